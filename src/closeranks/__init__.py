@@ -1,0 +1,1 @@
+"""Keeps large training jobs doing useful work while their parts fail."""

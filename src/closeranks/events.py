@@ -1,0 +1,362 @@
+"""What was seen and what was decided, by whom and when: the journal's schema.
+
+Events are facts. What an event *means* is for ``diagnose`` and ``decide``; what it cost is for ``observe``.
+All times named ``*_mono_s`` are CLOCK_MONOTONIC seconds of the node that wrote the record.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Category(StrEnum):
+    """Where a process-second went. Each belongs to exactly one."""
+
+    START_UP = "start-up"
+    USEFUL = "useful step"
+    REPEATED = "repeated step"
+    STALLED = "stalled by a failure"
+    SNAPSHOT = "snapshot"
+    SPARE_IDLE = "spare idle"
+    SHUT_DOWN = "shut-down"
+    UNKNOWN = "unknown"
+
+
+class Phase(StrEnum):
+    """The parts of a recovery, in their order."""
+
+    SEE = "see"
+    DIAGNOSE = "diagnose"
+    DECIDE = "decide"
+    ISOLATE = "isolate"
+    INTERRUPT = "interrupt"
+    REGROUP = "regroup"
+    AGREE = "agree"
+    TRANSFER = "transfer"
+    VERIFY = "verify"
+
+
+class Rung(StrEnum):
+    """One recovery action on the ladder, cheapest first."""
+
+    WAIT = "wait"
+    RETRY = "retry the step"
+    REGROUP = "regroup in place"
+    SPARE = "replace from a spare"
+    FORK = "replace by a fork"
+    RESPAWN = "respawn on the node"
+    REPLACE_NODE = "replace the node"
+    SHRINK = "shrink"
+    COLD_RESTART = "cold restart"
+    ROLL_BACK = "roll back"
+    STOP = "stop"
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """The base of all events; the class name is its ``kind`` in the journal."""
+
+
+# --- the life of a run ------------------------------------------------------------------------------------------
+
+
+class RunStarted(Event, tag=True):
+    """A supervisor began a run."""
+
+    command: tuple[str, ...]
+    seats: int
+    spares: int
+    pid: int
+    versions: dict[str, str]
+
+
+class PreflightDone(Event, tag=True):
+    """Versions, script digest and resources were compared; ``findings`` is empty when all agree."""
+
+    findings: tuple[str, ...]
+
+
+class SignalReceived(Event, tag=True):
+    """The supervisor was told to end the run."""
+
+    signal: int
+    meaning: str
+
+
+class RunEnded(Event, tag=True):
+    """The last record of a run."""
+
+    outcome: str  # "completed", "failed", "stopped"
+    exit_code: int
+    reason: str
+
+
+# --- the life of a process --------------------------------------------------------------------------------------
+
+
+class ProcessStarted(Event, tag=True):
+    """A worker process exists. ``seat`` is None for a spare."""
+
+    proc: int  # number of the process in this run, 1.., never reused
+    pid: int
+    how: str  # "fork" or "spawn"
+    seat: int | None = None
+
+
+class ProcessJoined(Event, tag=True):
+    """The process called ``join``; ``facts`` are what preflight compares."""
+
+    proc: int
+    facts: dict[str, str]
+
+
+class ProcessReady(Event, tag=True):
+    """The process reached its training loop (or asked for its rank) and can be seated."""
+
+    proc: int
+    rehearsed: bool
+
+
+class ProcessSeated(Event, tag=True):
+    """The process took a seat under the record's term; its name is now ``s<seat>.<incarnation>``."""
+
+    proc: int
+    seat: int
+    incarnation: int
+
+
+class ProcessFailed(Event, tag=True):
+    """A worker reported its own uncaught exception before it ended."""
+
+    proc: int
+    seat: int | None
+    error: str  # type of the exception
+    message: str
+    where: str  # "train.py:31", innermost frame of the user's script
+    step: int
+    traceback: str
+
+
+class ProcessExited(Event, tag=True):
+    """The process ended: exactly one of ``code`` and ``signal`` is set."""
+
+    proc: int
+    seat: int | None
+    code: int | None = None
+    signal: int | None = None
+    asked: bool = False  # the supervisor had told it to end
+
+
+class Account(Event, tag=True):
+    """Seconds of one process by category since it started; cumulative, the last one counts."""
+
+    proc: int
+    at_mono_s: float
+    seconds: dict[Category, float]
+
+
+# --- steps ------------------------------------------------------------------------------------------------------
+
+
+class StepClosed(Event, tag=True):
+    """Every seat closed this step. Losses are by seat, None where none was reported."""
+
+    step: int
+    began_mono_s: float  # first seat opened the attempt that succeeded
+    closed_mono_s: float  # last seat closed it
+    losses: tuple[float | None, ...]
+    repeated: bool = False  # a step of this or a higher number had been closed before
+
+
+class TimerSummary(Event, tag=True):
+    """Operation timings of one seat (``job.timer``)."""
+
+    proc: int
+    seat: int
+    name: str
+    count: int
+    p50_s: float
+    p99_s: float
+
+
+# --- trouble ----------------------------------------------------------------------------------------------------
+
+
+class ErrorSeen(Event, tag=True):
+    """A detector saw a deviation. ``silent_s`` and ``allowed_s`` are set for a lack of progress."""
+
+    detector: str  # "exit", "exception", "progress", "poison", "digest", "left-early", ...
+    seat: int | None
+    proc: int | None
+    detail: str
+    incident: int | None = None
+    silent_s: float | None = None
+    allowed_s: float | None = None
+
+
+class DeadlineChanged(Event, tag=True):
+    """A learned deadline moved."""
+
+    phase: str
+    allowed_s: float
+    reason: str
+
+
+class StackCaptured(Event, tag=True):
+    """Stacks of a process were written to ``path`` (relative to the run folder) before it was killed."""
+
+    proc: int
+    path: str
+    summary: str  # innermost frame of the main thread
+
+
+class FaultInjected(Event, tag=True):
+    """A drill broke something on purpose."""
+
+    fault: str
+    seat: int | None
+    proc: int | None
+    step: int
+    moment: str
+
+
+class IncidentOpened(Event, tag=True):
+    """One or more errors are treated as one incident from now on."""
+
+    incident: int
+    seats: tuple[int, ...]
+    summary: str
+
+
+class IncidentWidened(Event, tag=True):
+    """A further loss during the recovery joined the open incident."""
+
+    incident: int
+    seats: tuple[int, ...]
+    summary: str
+
+
+class Diagnosed(Event, tag=True):
+    """The fault that the errors are ascribed to."""
+
+    incident: int
+    fault: str  # a kind of the catalogue in faults.py
+    culprits: tuple[int, ...]
+    confidence: float
+    evidence: tuple[str, ...]
+
+
+class Decided(Event, tag=True):
+    """The controller chose a rung; ``term`` is the membership that it leads to."""
+
+    incident: int
+    rung: Rung
+    term: int
+    reason: str
+
+
+class PhaseBegan(Event, tag=True):
+    """A recovery entered a phase; the phase before it ended at this instant."""
+
+    incident: int
+    phase: Phase
+    at_mono_s: float
+
+
+class TermBegan(Event, tag=True):
+    """A membership: ``members[seat]`` is the process in that seat."""
+
+    term: int
+    members: tuple[int, ...]
+
+
+class RestorePlanned(Event, tag=True):
+    """Where the members of a term continue. ``donor`` is None when nobody needs a transfer."""
+
+    term: int
+    step: int  # last closed step, -1 before the first
+    donor: int | None
+    receivers: tuple[int, ...]
+    outvoted: tuple[int, ...]
+    reason: str
+
+
+class SeatStalled(Event, tag=True):
+    """A surviving or new occupant did no useful work between the two instants."""
+
+    incident: int
+    proc: int
+    seat: int
+    since_mono_s: float  # start of the lost attempt, or of the process
+    until_mono_s: float  # the next attempt was opened
+
+
+class IncidentClosed(Event, tag=True):
+    """The recovery ended. ``first_step_s`` runs from the first sign to the close of the first new step."""
+
+    incident: int
+    outcome: str  # "recovered", "stopped"
+    steps_lost: int
+    first_step_s: float | None
+
+
+class NormalAgain(Event, tag=True):
+    """Step time is back in its band of before the incident."""
+
+    incident: int
+    after_s: float  # since the first sign
+    step_s: float
+    band_s: tuple[float, float]
+
+
+class HookRan(Event, tag=True):
+    """The command of ``--on-incident`` was started."""
+
+    incident: int
+    edge: str  # "opened" or "closed"
+    problem: str  # empty when it started
+
+
+AnyEvent = (
+    RunStarted
+    | PreflightDone
+    | SignalReceived
+    | RunEnded
+    | ProcessStarted
+    | ProcessJoined
+    | ProcessReady
+    | ProcessSeated
+    | ProcessFailed
+    | ProcessExited
+    | Account
+    | StepClosed
+    | TimerSummary
+    | ErrorSeen
+    | DeadlineChanged
+    | StackCaptured
+    | FaultInjected
+    | IncidentOpened
+    | IncidentWidened
+    | Diagnosed
+    | Decided
+    | PhaseBegan
+    | TermBegan
+    | RestorePlanned
+    | SeatStalled
+    | IncidentClosed
+    | NormalAgain
+    | HookRan
+)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of the journal: who wrote it, when, under which term, and the event."""
+
+    seq: int  # 0.. in this journal, without gaps
+    wall_s: float
+    mono_s: float
+    run: str
+    node: str
+    term: int
+    event: AnyEvent

@@ -1,0 +1,270 @@
+"""What a worker and its supervisor say to each other over the control socket.
+
+The control socket is one end of a socketpair that the worker inherited, so holding it is the proof of identity.
+A frame is a 4-byte big-endian length and a msgpack body, at most ``MAX_FRAME_BYTES``. Every message that acts on
+the membership carries its term; a receiver drops what belongs to an older one.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+MAX_FRAME_BYTES = 16 * 2**20
+_LENGTH = struct.Struct(">I")
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    pass
+
+
+# --- worker to supervisor ---------------------------------------------------------------------------------------
+
+
+class Hello(_Message, tag=True):
+    """The process runs; sent before the first line of the user's script."""
+
+    pid: int
+
+
+class Joined(_Message, tag=True):
+    """``join()`` was called; the worker now waits for a Seat (a spare goes on without one)."""
+
+    facts: dict[str, str]
+
+
+class NeedsSeat(_Message, tag=True):
+    """A spare cannot go on without its rank: it is as warm as it gets."""
+
+
+class Ready(_Message, tag=True):
+    """The training loop is reached with nothing closed: the process can be seated warm."""
+
+    rehearsed: bool
+    replicated: bool  # False: the state is sharded, a lost seat has no donor
+
+
+class SetupRecord(_Message, tag=True):
+    """Results of this seat's set-up collectives, to be replayed to a successor; None: past the bound."""
+
+    record: bytes | None
+
+
+class Poisoned(_Message, tag=True):
+    """An inner collective failed under this term."""
+
+    term: int
+    detail: str
+
+
+class Paused(_Message, tag=True):
+    """The block is left, inner operations are quiet: what this seat can bring into the next term."""
+
+    term: int  # the term that ended
+    closed_step: int  # -1: none closed, or the state is torn
+    intact: bool  # False: a transfer was cut, the state is no donor's and needs one
+    settled: bool  # gradient buckets have their final layout
+    digest: str  # of the replicated state
+
+
+class Regrouped(_Message, tag=True):
+    """Inner groups of the term are connected."""
+
+    term: int
+    groups: str  # digest of the names and members of the groups that this process knows
+
+
+class Restored(_Message, tag=True):
+    """The restore plan is carried out; ``digest`` of the replicated state afterwards."""
+
+    term: int
+    step: int
+    digest: str
+
+
+class Resumed(_Message, tag=True):
+    """The first attempt under the term was opened."""
+
+    term: int
+    lost_since_mono_s: float
+    resumed_mono_s: float
+
+
+class Finished(_Message, tag=True):
+    """The last step is closed here; the worker waits for Leave."""
+
+    step: int
+
+
+class LeftLoop(_Message, tag=True):
+    """The user's code left ``steps()`` before its end."""
+
+    closed_step: int
+
+
+class Failed(_Message, tag=True):
+    """An exception is about to end this process."""
+
+    error: str
+    message: str
+    where: str
+    step: int
+    traceback: str
+
+
+class Pong(_Message, tag=True):
+    """The control thread is alive."""
+
+    nonce: int
+
+
+class Stack(_Message, tag=True):
+    """Stacks of all threads, asked for by Dump."""
+
+    text: str
+
+
+class Timer(_Message, tag=True):
+    """Summary of one operation timer."""
+
+    name: str
+    count: int
+    p50_s: float
+    p99_s: float
+
+
+class Injected(_Message, tag=True):
+    """A drill's fault is about to strike in this process."""
+
+    fault: str
+    step: int
+    moment: str
+
+
+WorkerMessage = (
+    Hello
+    | Joined
+    | NeedsSeat
+    | Ready
+    | SetupRecord
+    | Poisoned
+    | Paused
+    | Regrouped
+    | Restored
+    | Resumed
+    | Finished
+    | LeftLoop
+    | Failed
+    | Pong
+    | Stack
+    | Timer
+    | Injected
+)
+
+
+# --- supervisor to worker ---------------------------------------------------------------------------------------
+
+
+class Interrupt(_Message, tag=True):
+    """The term is over: wake up, poison it, leave the block, send Paused."""
+
+    term: int
+    reason: str
+
+
+class Seat(_Message, tag=True):
+    """A new term and this worker's place in it. Members meet at the store (key prefix: the term)."""
+
+    term: int
+    seat: int
+    incarnation: int
+    size: int
+    store_host: str
+    store_port: int
+
+
+class Restore(_Message, tag=True):
+    """Continue after ``step``; receivers take the donor's replicated state first."""
+
+    term: int
+    step: int  # last closed step, -1: from the initial state
+    donor: int | None  # seat
+    receivers: tuple[int, ...]  # seats
+
+
+class Go(_Message, tag=True):
+    """All members hold verified state: open the next attempt."""
+
+    term: int
+
+
+class StopAfter(_Message, tag=True):
+    """End ``steps()`` in an orderly way once ``step`` is closed."""
+
+    step: int
+
+
+class Leave(_Message, tag=True):
+    """Every seat closed the last step (or: the job needs no spare any more)."""
+
+
+class Ping(_Message, tag=True):
+    """Asks the control thread for a Pong."""
+
+    nonce: int
+
+
+class Dump(_Message, tag=True):
+    """Asks for a Stack."""
+
+
+SupervisorMessage = Interrupt | Seat | Restore | Go | StopAfter | Leave | Ping | Dump
+
+Message = WorkerMessage | SupervisorMessage
+
+
+class FrameError(Exception):
+    """The peer sent bytes that are no message; the connection cannot be used any further."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: Message) -> bytes:
+    """One frame, ready to be written."""
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise FrameError(f"{type(message).__name__} of {len(body)} bytes, at most {MAX_FRAME_BYTES} fit a frame")
+    return _LENGTH.pack(len(body)) + body
+
+
+class Decoder:
+    """Cuts a byte stream into messages: feed it what was read, take what is complete."""
+
+    def __init__(self, kinds: type) -> None:
+        self._decoder = msgspec.msgpack.Decoder(kinds)
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages completed by ``data``.
+
+        Raises:
+            FrameError: a length beyond the bound or a body that is no message; drop the connection.
+        """
+        self._buffer += data
+        messages: list[Message] = []
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > MAX_FRAME_BYTES:
+                raise FrameError(f"frame of {length} bytes announced, at most {MAX_FRAME_BYTES} are allowed")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            body = bytes(self._buffer[_LENGTH.size : end])
+            del self._buffer[:end]
+            try:
+                messages.append(self._decoder.decode(body))
+            except (msgspec.ValidationError, msgspec.DecodeError) as error:
+                raise FrameError(f"unreadable message: {error}") from error
+        return messages

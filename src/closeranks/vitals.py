@@ -1,0 +1,206 @@
+"""The vitals page: what a worker shows of itself, in shared memory, without a socket or a lock.
+
+One page per process. The training thread writes, the supervisor reads; a field is one aligned 8-byte word, so a
+reader sees either the old or the new value of it. Times are CLOCK_MONOTONIC nanoseconds, which all processes of a
+node share. The page outlives its writer: the supervisor holds the memfd.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from enum import IntEnum
+from typing import NamedTuple
+
+from closeranks.events import Category
+
+PAGE_BYTES = 16384
+_MAGIC = 0x636C6F7365726B31  # "closerk1"
+RING_STEPS = 256
+_RING_WORDS = 5  # step, attempt, opened_ns, closed_ns, loss (bits of a float64; NaN: none reported)
+
+
+class Doing(IntEnum):
+    """What the training thread is in the middle of; decides which deadline applies."""
+
+    STARTING = 0  # from exec to the first attempt: imports, building, compiling
+    WAITING = 1  # for the supervisor: a seat, a plan, leave to go
+    BETWEEN = 2  # in steps(), between two blocks
+    FORWARD = 3  # in the block, before the first collective of backward
+    BACKWARD = 4  # in the block, after it
+    APPLYING = 5  # the optimizer has begun
+    SECTION = 6  # a labelled section (evaluation, saving)
+    RECOVERING = 7  # regroup, transfer, verify
+    LEAVING = 8  # after the last step
+
+
+class Field(IntEnum):
+    """Word indices of the page."""
+
+    MAGIC = 0
+    BEAT = 1  # counts every visible move of the training thread
+    MOVED_NS = 2  # when it last moved
+    DOING = 3
+    TERM = 4
+    STEP = 5  # step of the open attempt, or the one to come
+    ATTEMPT = 6
+    CLOSED_STEP = 7  # -1: none
+    ENTERED = 8  # collectives launched under this term
+    RETURNED = 9  # collectives completed under this term
+    OPERATION = 10  # code of the last launched collective, see train/group.py
+    OPERATION_BYTES = 11
+    SECTION_HASH = 12  # first 8 bytes of the label's digest, 0 outside sections
+    CATEGORY = 13  # index into list(Category)
+    CATEGORY_SINCE_NS = 14
+    SECONDS = 15  # 8 words: nanoseconds by category, closed intervals only
+    RING_HEAD = 23  # steps written to the ring so far
+    OWN_NS = 24  # own time of the last step: open to first wait, without waiting for peers
+    LOSS = 25  # bits of a float64
+    GRAD_NORM = 26  # bits of a float64
+    GROUP_HASH = 27  # which process group the last collective belongs to
+    RING = 32
+
+
+_WORDS = PAGE_BYTES // 8
+_CATEGORIES = tuple(Category)
+if Field.RING + RING_STEPS * _RING_WORDS > _WORDS:  # pragma: no cover - arithmetic on constants
+    raise AssertionError("the ring does not fit the page")
+
+
+class StepMark(NamedTuple):
+    """One closed step of one process. ``loss`` is NaN when none was reported."""
+
+    step: int
+    attempt: int
+    opened_ns: int
+    closed_ns: int
+    loss: float
+
+
+class Reading(NamedTuple):
+    """A consistent enough look at a page: each field is valid, the set may straddle one move."""
+
+    beat: int
+    moved_ns: int
+    doing: Doing
+    term: int
+    step: int
+    attempt: int
+    closed_step: int
+    entered: int
+    returned: int
+    operation: int
+    operation_bytes: int
+    section_hash: int
+    own_ns: int
+    loss: float
+    grad_norm: float
+
+
+def create_memfd(name: str) -> int:
+    """A sealed-size anonymous page; the descriptor is close-on-exec."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    os.ftruncate(fd, PAGE_BYTES)
+    return fd
+
+
+class Vitals:
+    """A mapped page; give it the descriptor, it does not close it."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = mmap.mmap(fd, PAGE_BYTES)
+        raw = memoryview(self._map)
+        self.words = raw.cast("q")
+        self.reals = raw.cast("d")
+
+    def close(self) -> None:
+        """Unmap. The object cannot be used afterwards."""
+        self.words.release()
+        self.reals.release()
+        self._map.close()
+
+    # --- writer: the training thread ---------------------------------------------------------------------------
+
+    def begin(self, category: Category) -> None:
+        """First write of a process."""
+        words, now_ns = self.words, time.monotonic_ns()
+        words[Field.CLOSED_STEP] = -1
+        words[Field.CATEGORY] = _CATEGORIES.index(category)
+        words[Field.CATEGORY_SINCE_NS] = now_ns
+        words[Field.MOVED_NS] = now_ns
+        self.reals[Field.LOSS] = float("nan")
+        self.reals[Field.GRAD_NORM] = float("nan")
+        words[Field.MAGIC] = _MAGIC
+
+    def move(self, doing: int) -> None:
+        """The training thread went on to something else."""
+        words = self.words
+        words[3] = doing
+        words[2] = time.monotonic_ns()
+        words[1] += 1
+
+    def spend(self, category: Category, at_ns: int | None = None) -> None:
+        """From now on (or since ``at_ns``, not before the last switch) seconds go to ``category``."""
+        words = self.words
+        now_ns = time.monotonic_ns() if at_ns is None else max(at_ns, words[Field.CATEGORY_SINCE_NS])
+        words[Field.SECONDS + words[Field.CATEGORY]] += now_ns - words[Field.CATEGORY_SINCE_NS]
+        words[Field.CATEGORY] = _CATEGORIES.index(category)
+        words[Field.CATEGORY_SINCE_NS] = now_ns
+
+    def close_step(self, mark: StepMark) -> None:
+        """Append to the ring of closed steps; the reader must look at least once every RING_STEPS steps."""
+        head = self.words[Field.RING_HEAD]
+        base = Field.RING + (head % RING_STEPS) * _RING_WORDS
+        self.words[base] = mark.step
+        self.words[base + 1] = mark.attempt
+        self.words[base + 2] = mark.opened_ns
+        self.words[base + 3] = mark.closed_ns
+        self.reals[base + 4] = mark.loss
+        self.words[Field.CLOSED_STEP] = mark.step
+        self.words[Field.RING_HEAD] = head + 1
+
+    # --- reader: the supervisor --------------------------------------------------------------------------------
+
+    @property
+    def begun(self) -> bool:
+        """Whether the writer has written at all: scripts without the library never do."""
+        return bool(self.words[Field.MAGIC] == _MAGIC)
+
+    def read(self) -> Reading:
+        """Look at the page."""
+        w = self.words
+        return Reading(
+            beat=w[Field.BEAT],
+            moved_ns=w[Field.MOVED_NS],
+            doing=Doing(w[Field.DOING]),
+            term=w[Field.TERM],
+            step=w[Field.STEP],
+            attempt=w[Field.ATTEMPT],
+            closed_step=w[Field.CLOSED_STEP],
+            entered=w[Field.ENTERED],
+            returned=w[Field.RETURNED],
+            operation=w[Field.OPERATION],
+            operation_bytes=w[Field.OPERATION_BYTES],
+            section_hash=w[Field.SECTION_HASH],
+            own_ns=w[Field.OWN_NS],
+            loss=self.reals[Field.LOSS],
+            grad_norm=self.reals[Field.GRAD_NORM],
+        )
+
+    def steps_since(self, head: int) -> tuple[int, list[StepMark]]:
+        """The new head and the steps closed since ``head`` (those still in the ring)."""
+        new = self.words[Field.RING_HEAD]
+        marks = []
+        for index in range(max(head, new - RING_STEPS), new):
+            base = Field.RING + (index % RING_STEPS) * _RING_WORDS
+            w = self.words
+            marks.append(StepMark(w[base], w[base + 1], w[base + 2], w[base + 3], self.reals[base + 4]))
+        return new, marks
+
+    def account(self, now_ns: int) -> dict[Category, float]:
+        """Seconds by category up to ``now_ns``, the open interval included."""
+        w = self.words
+        seconds = {c: w[Field.SECONDS + i] / 1e9 for i, c in enumerate(_CATEGORIES)}
+        seconds[_CATEGORIES[w[Field.CATEGORY]]] += max(0, now_ns - w[Field.CATEGORY_SINCE_NS]) / 1e9
+        return {c: s for c, s in seconds.items() if s > 0}
