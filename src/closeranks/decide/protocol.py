@@ -1,0 +1,253 @@
+"""What the controller is told and what it answers: facts in, decisions out.
+
+The controller is a pure state machine, ``step(state, fact, now_s) -> state, decisions``. Facts come from a
+supervisor (or a simulator), decisions are carried out by one. ``now_s`` is any monotonic clock.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from closeranks.events import AnyEvent
+
+
+class _Value(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    pass
+
+
+class Crash(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A worker's own exception; equal place and step twice is a deterministic bug."""
+
+    error: str
+    message: str
+    where: str
+    step: int
+
+
+# --- facts ------------------------------------------------------------------------------------------------------
+
+
+class Begun(_Value, tag=True):
+    """The run starts: the first fact."""
+
+
+class ProcJoined(_Value, tag=True):
+    """The process called ``join``."""
+
+    proc: int
+
+
+class ProcReady(_Value, tag=True):
+    """The process waits in its loop (or, a spare, for its rank) and can be seated warm."""
+
+    proc: int
+    replicated: bool  # False: sharded state, a lost seat has no donor
+    settled: bool  # its gradient buckets have their final layout
+
+
+class ProcEnded(_Value, tag=True):
+    """The process is gone for certain, or fenced (``unkillable``): it can never act on the job again."""
+
+    proc: int
+    code: int | None
+    signal: int | None
+    crash: Crash | None
+    left_at_step: int | None  # it left the loop early after this closed step
+    unkillable: bool = False
+
+
+class ProcStuck(_Value, tag=True):
+    """Confirmed: this process makes no progress while others wait for it."""
+
+    proc: int
+    detail: str
+    silent_s: float
+    allowed_s: float
+
+
+class GroupStuck(_Value, tag=True):
+    """Confirmed: nobody makes progress and nobody can be named (data plane cut, mismatched collectives)."""
+
+    detail: str
+    suspects: tuple[int, ...]  # procs whose collective differs from the others', may be empty
+
+
+class TermPoisoned(_Value, tag=True):
+    """An inner collective failed in this process."""
+
+    proc: int
+    term: int
+    detail: str
+
+
+class ProcPaused(_Value, tag=True):
+    """A member left its block after an interrupt or poison and brings this into the next term."""
+
+    proc: int
+    term: int
+    closed_step: int
+    intact: bool
+    settled: bool
+    digest: str
+
+
+class ProcRegrouped(_Value, tag=True):
+    """Inner groups of the term are connected in this process."""
+
+    proc: int
+    term: int
+    groups: str
+
+
+class ProcRestored(_Value, tag=True):
+    """The process carried out the restore plan."""
+
+    proc: int
+    term: int
+    step: int
+    digest: str
+
+
+class ProcResumed(_Value, tag=True):
+    """The process opened its first attempt under the term."""
+
+    proc: int
+    term: int
+
+
+class StepDone(_Value, tag=True):
+    """Every seat closed the step."""
+
+    step: int
+    duration_s: float
+
+
+class ProcFinished(_Value, tag=True):
+    """The process closed its last step and waits for leave."""
+
+    proc: int
+    step: int
+
+
+class StopAsked(_Value, tag=True):
+    """SIGTERM or Ctrl-C. ``now`` after the second one."""
+
+    now: bool
+
+
+class Tick(_Value, tag=True):
+    """Time passed; sent at least every 0.25 s."""
+
+
+Fact = (
+    Begun
+    | ProcJoined
+    | ProcReady
+    | ProcEnded
+    | ProcStuck
+    | GroupStuck
+    | TermPoisoned
+    | ProcPaused
+    | ProcRegrouped
+    | ProcRestored
+    | ProcResumed
+    | StepDone
+    | ProcFinished
+    | StopAsked
+    | Tick
+)
+
+
+# --- decisions --------------------------------------------------------------------------------------------------
+
+
+class StartGroup(_Value, tag=True):
+    """Start one process for every seat from nothing: ``procs[seat]``, under this term."""
+
+    term: int
+    procs: tuple[int, ...]
+
+
+class StartProc(_Value, tag=True):
+    """Start one process, for a seat or (None) as a spare."""
+
+    proc: int
+    seat: int | None
+    incarnation: int | None
+
+
+class Isolate(_Value, tag=True):
+    """Make sure that the process can never act again: stacks first if it is stuck, then SIGKILL, then ProcEnded."""
+
+    proc: int
+    reason: str
+    capture_stack: bool
+
+
+class InterruptTerm(_Value, tag=True):
+    """Wake these members and poison the term in them."""
+
+    term: int
+    procs: tuple[int, ...]
+    reason: str
+
+
+class BeginTerm(_Value, tag=True):
+    """Open a rendezvous for these members: ``procs[seat]``, ``incarnations[seat]``."""
+
+    term: int
+    procs: tuple[int, ...]
+    incarnations: tuple[int, ...]
+
+
+class PlanRestore(_Value, tag=True):
+    """Tell every member of the term where it goes on and whose state it takes (seats)."""
+
+    term: int
+    step: int
+    donor: int | None
+    receivers: tuple[int, ...]
+
+
+class GoOn(_Value, tag=True):
+    """All members are verified: open the next attempt."""
+
+    term: int
+
+
+class EndAfterStep(_Value, tag=True):
+    """An orderly stop: finish the step in flight on every seat, then leave."""
+
+
+class LetLeave(_Value, tag=True):
+    """The loop is over everywhere: members and spares may leave."""
+
+
+class EndRun(_Value, tag=True):
+    """The run is over: end what still lives (with the grace period unless ``now``), exit with the code."""
+
+    outcome: str  # "completed", "failed", "stopped"
+    exit_code: int
+    reason: str
+    now: bool = False
+
+
+class Note(_Value, tag=True):
+    """Write this event to the journal; nothing else depends on it."""
+
+    event: AnyEvent
+
+
+Decision = (
+    StartGroup
+    | StartProc
+    | Isolate
+    | InterruptTerm
+    | BeginTerm
+    | PlanRestore
+    | GoOn
+    | EndAfterStep
+    | LetLeave
+    | EndRun
+    | Note
+)
