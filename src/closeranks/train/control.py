@@ -1,0 +1,116 @@
+"""The worker's end of the control socket: one thread that listens, wakes the blocked, and answers pings.
+
+Membership messages are queued for the training thread; an interrupt acts at once, from this thread, since the
+training thread may be blocked under the term that it ends.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import queue
+import select
+import socket
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING
+
+from closeranks import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from closeranks.train.world import World
+
+_RECEIVE_BYTES = 65536
+_MAX_DESCRIPTORS = 2
+_WAKE_AGAIN_S = 0.02
+_SUPERVISOR_GONE = 75
+
+
+class Control:
+    """Sends this worker's messages and receives the supervisor's."""
+
+    def __init__(self, fd: int, world: World) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._socket.setblocking(True)
+        self._world = world
+        self._write_lock = threading.Lock()
+        self.inbox: queue.SimpleQueue[messages.SupervisorMessage] = queue.SimpleQueue()
+        self.stop_after: int | None = None
+        self.on_descriptors: Callable[[list[int]], None] = _close_all
+        self._thread = threading.Thread(target=self._listen, name="closeranks-control", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._thread.start()
+
+    def send(self, message: messages.WorkerMessage) -> None:
+        """Send one message; if the supervisor is gone, this process ends."""
+        frame = messages.encode(message)
+        try:
+            with self._write_lock:
+                self._socket.sendall(frame)
+        except OSError:
+            _end_without_supervisor()
+
+    def _listen(self) -> None:
+        decoder = messages.Decoder(messages.SupervisorMessage)
+        while True:
+            timeout = _WAKE_AGAIN_S if self._world.needs_waking else None
+            readable, _, _ = select.select([self._socket], [], [], timeout)
+            if not readable:
+                self._world.wake()
+                continue
+            try:
+                data, ancillary, _, _ = self._socket.recvmsg(_RECEIVE_BYTES, socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS))
+            except OSError:
+                data, ancillary = b"", []
+            if not data:
+                _end_without_supervisor()
+            descriptors = _descriptors_of(ancillary)
+            if descriptors:
+                self.on_descriptors(descriptors)
+            for message in decoder.feed(data):
+                self._handle(message)  # type: ignore[arg-type]
+
+    def _handle(self, message: messages.SupervisorMessage) -> None:
+        match message:
+            case messages.Interrupt():
+                self._world.interrupt(message.term, message.reason)
+                self.inbox.put(message)
+            case messages.Ping():
+                self.send(messages.Pong(nonce=message.nonce))
+            case messages.Dump():
+                self.send(messages.Stack(text=_stacks()))
+            case messages.StopAfter():
+                self.stop_after = message.step
+            case _:
+                self.inbox.put(message)
+
+
+def _descriptors_of(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return list(found)
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for fd in descriptors:
+        os.close(fd)
+
+
+def _end_without_supervisor() -> None:
+    """Without a supervisor nobody could fence this process: it must not go on."""
+    os._exit(_SUPERVISOR_GONE)
+
+
+def _stacks() -> str:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = []
+    for ident, frame in sys._current_frames().items():
+        parts.append(f"thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}")
+    return "\n".join(parts)

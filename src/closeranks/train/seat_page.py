@@ -1,0 +1,225 @@
+"""The page of a seat: state that differs by seat, so that a successor inherits it.
+
+Two halves in a memfd that the supervisor holds; each carries the step that it belongs to. A half is marked invalid
+while it is written, so a death in the middle leaves the other half. Written at the first collective of a backward
+pass (from then on a peer may apply the step) and again at the close if something changed in between.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+
+from closeranks.train import tree
+from closeranks.train.digest import digest, raw_bytes
+from closeranks.train.protected import always_changed
+
+if TYPE_CHECKING:
+    from closeranks.train.protected import Protected
+    from closeranks.train.randomness import Randomness
+
+MAX_PAGE_BYTES = 2**30
+_HEADER = struct.Struct("<8sQqQqQ")  # magic, bytes of a half, then for each half: step, used bytes
+_MAGIC = b"crpage01"
+_INVALID = -2
+_HEADER_BYTES = 64
+_STEP_OFFSETS = (16, 32)
+
+
+class SeatStateMissing(RuntimeError):
+    """The predecessor's page does not hold the wanted step; the seat cannot be taken over warm."""
+
+
+class _Leaf(msgspec.Struct, frozen=True):
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class _Content(msgspec.Struct, frozen=True):
+    buffers: tuple[_Leaf, ...]
+    structure: dict[str, Any]
+    tensors: tuple[_Leaf, ...]
+    random: bool
+
+
+_DTYPES = {
+    str(d): d
+    for d in (
+        torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
+        torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128,
+    )
+}  # fmt: skip
+
+
+class SeatPage:
+    """Writes this seat's local state; reads what a predecessor left."""
+
+    def __init__(self, fd: int, protected: Protected, randomness: Randomness) -> None:
+        self._fd = fd
+        self._protected = protected
+        self._randomness = randomness
+        self._map: mmap.mmap | None = None
+        self._half_bytes = 0
+        self._active = 0
+        self._written: tuple[int, tuple[Any, ...]] | None = None  # step and versions of the newest half
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    @property
+    def needed(self) -> bool:
+        """Whether this seat has any local state."""
+        protected = self._protected
+        return bool(protected.local) or not self._randomness.managed or bool(protected.buffers())
+
+    def write(self, step: int) -> None:
+        """Make the current local state that of ``step``, unless it was written already and nothing has changed."""
+        if not self.needed:
+            return
+        versions = self._versions()
+        if self._written == (step, versions):
+            return
+        same_step = self._written is not None and self._written[0] == step
+        half = self._active if same_step else 1 - self._active
+        head, tensors = self._content()
+        size = 8 + len(head) + sum(t.numel() * t.element_size() for t in tensors)
+        view = self._room_for(size)
+        offset = _HEADER_BYTES + half * self._half_bytes
+        self._mark(half, _INVALID, 0)
+        view[offset : offset + 8] = len(head).to_bytes(8, "little")
+        view[offset + 8 : offset + 8 + len(head)] = head
+        at = offset + 8 + len(head)
+        for tensor in tensors:
+            raw = raw_bytes(tensor)
+            view[at : at + len(raw)] = raw
+            at += len(raw)
+        self._mark(half, step, size)
+        self._active, self._written = half, (step, versions)
+
+    def _versions(self) -> tuple[Any, ...]:
+        found: list[Any] = []
+        for _, owner, buffers in self._protected.buffers():
+            found.append(object() if always_changed(owner) else tuple(b._version for b in buffers))
+        if self._protected.local or not self._randomness.managed:
+            found.append(object())
+        return tuple(found)
+
+    def _content(self) -> tuple[bytes, list[torch.Tensor]]:
+        buffers = [(f"{name}/{i}", b) for name, _, own in self._protected.buffers() for i, b in enumerate(own)]
+        extra: list[torch.Tensor] = []
+        structure = self._protected.local_structure(extra)
+        random = self._randomness.capture()
+        if random is not None:
+            structure["\0random"] = tree.flatten("random", _plain_random(random), extra)
+        content = _Content(
+            buffers=tuple(_leaf(name, b) for name, b in buffers),
+            structure=structure,
+            tensors=tuple(_leaf(str(i), t) for i, t in enumerate(extra)),
+            random=random is not None,
+        )
+        return msgspec.json.encode(content), [b for _, b in buffers] + extra
+
+    def _room_for(self, size: int) -> mmap.mmap:
+        if self._map is not None and size <= self._half_bytes:
+            return self._map
+        half = -(-size * 5 // 4 // mmap.PAGESIZE) * mmap.PAGESIZE
+        total = _HEADER_BYTES + 2 * half
+        if total > MAX_PAGE_BYTES:
+            raise ValueError(
+                f"seat-local state of {size} bytes: at most {MAX_PAGE_BYTES // 2} are kept for a successor; "
+                f"make large constant buffers non-persistent attributes, or do not protect them"
+            )
+        if self._map is not None:
+            self._map.close()
+        os.ftruncate(self._fd, total)
+        self._map = mmap.mmap(self._fd, total)
+        self._half_bytes = half
+        _HEADER.pack_into(self._map, 0, _MAGIC, half, _INVALID, 0, _INVALID, 0)
+        self._written = None
+        return self._map
+
+    def _mark(self, half: int, step: int, used: int) -> None:
+        if self._map is not None:
+            struct.pack_into("<qQ", self._map, _STEP_OFFSETS[half], step, used)
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def inherit(self, step: int) -> None:
+        """Take over the predecessor's local state of ``step``.
+
+        Raises:
+            SeatStateMissing: no half holds that step; nothing was changed.
+        """
+        if not self.needed or step < 0:
+            return
+        content, body = _read_half(self._fd, step)
+        offset = 0
+        loaded: list[torch.Tensor] = []
+        for leaf in (*content.buffers, *content.tensors):
+            dtype = _DTYPES[leaf.dtype]
+            count = torch.Size(leaf.shape).numel()
+            end = offset + count * dtype.itemsize
+            part = bytearray(body[offset:end])
+            loaded.append(
+                torch.frombuffer(part, dtype=dtype).reshape(leaf.shape) if part else torch.empty(leaf.shape, dtype=dtype)
+            )
+            offset = end
+        self._adopt(content, loaded)
+
+    def _adopt(self, content: _Content, loaded: list[torch.Tensor]) -> None:
+        by_name = {leaf.name: t for leaf, t in zip(content.buffers, loaded, strict=False)}
+        with torch.no_grad():
+            for name, _, own in self._protected.buffers():
+                for i, buffer in enumerate(own):
+                    if f"{name}/{i}" not in by_name:
+                        raise SeatStateMissing(f"buffer {name}/{i} is not in the predecessor's page")
+                    buffer.copy_(by_name[f"{name}/{i}"])
+        extra = loaded[len(content.buffers) :]
+        for name, value in self._protected.local.items():
+            value.load_state_dict(tree.unflatten(content.structure[name], extra))
+        if content.random and not self._randomness.managed:
+            self._randomness.restore(_random_of(tree.unflatten(content.structure["\0random"], extra)))
+
+    def digest(self) -> str:
+        """Digest of the current local state, for comparisons between runs."""
+        buffers = [(f"{name}/{i}", b) for name, _, own in self._protected.buffers() for i, b in enumerate(own)]
+        extra: list[torch.Tensor] = []
+        structure = self._protected.local_structure(extra)
+        return digest(buffers + [(str(i), t) for i, t in enumerate(extra)], structure)
+
+
+def _leaf(name: str, tensor: torch.Tensor) -> _Leaf:
+    return _Leaf(name, str(tensor.dtype), tuple(tensor.shape))
+
+
+def _read_half(fd: int, step: int) -> tuple[_Content, bytes]:
+    size = os.fstat(fd).st_size
+    if _HEADER_BYTES < size <= MAX_PAGE_BYTES:
+        with mmap.mmap(fd, size, prot=mmap.PROT_READ) as view:
+            magic, half_bytes, *marks = _HEADER.unpack_from(view)
+            for half in (0, 1):
+                found, used = marks[2 * half], marks[2 * half + 1]
+                start = _HEADER_BYTES + half * half_bytes
+                if magic == _MAGIC and found == step and 8 < used <= half_bytes and start + used <= size:
+                    head = int.from_bytes(view[start : start + 8], "little")
+                    if head <= used - 8:
+                        content = msgspec.json.decode(view[start + 8 : start + 8 + head], type=_Content)
+                        return content, view[start + 8 + head : start + used]
+    raise SeatStateMissing(f"no seat-local state of step {step} was left by the predecessor")
+
+
+def _plain_random(state: Any) -> Any:
+    """Random state as JSON and tensors."""
+    torch_state, (version, words, gauss), (name, keys, position, has_gauss, cached) = state
+    return [torch_state, [version, list(words), gauss], [name, keys.astype("int64"), position, has_gauss, cached]]
+
+
+def _random_of(plain: Any) -> Any:
+    torch_state, (version, words, gauss), (name, keys, position, has_gauss, cached) = plain
+    numpy_state = (name, keys.astype("uint32"), position, has_gauss, cached)
+    return (torch_state, (version, tuple(words), gauss), numpy_state)

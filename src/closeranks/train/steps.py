@@ -1,0 +1,409 @@
+"""The training loop's protocol: open an attempt, apply it once, close it; or void it, regroup and repeat it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from closeranks import messages
+from closeranks.events import Category
+from closeranks.train import transfer
+from closeranks.train.inner import Inner
+from closeranks.train.poison import PeerLost
+from closeranks.train.seat_page import SeatStateMissing
+from closeranks.train.world import Attempt
+from closeranks.vitals import Doing, Field, StepMark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from closeranks.train.job import Job
+
+_QUIET_S = 20.0
+_RESTART_S = 120.0
+_TIMER_SUMMARY_S = 5.0
+
+
+class MicroBatch:
+    """One part of an accumulated step: ``batch``, and ``weight`` to scale its loss with."""
+
+    def __init__(self, batch: Any, weight: float) -> None:
+        self.batch = batch
+        self.weight = weight
+
+
+class Step:
+    """One try at one optimizer update; use it as ``with step:``."""
+
+    def __init__(self, loop: Loop, number: int, *, rehearsal: bool = False) -> None:
+        self.number = number
+        self.rehearsal = rehearsal
+        self.batch: Any = None
+        self.entered = False
+        self.loss = math.nan
+        self._loop = loop
+        self._callbacks: list[Callable[[], Any]] = []
+
+    def __enter__(self) -> Step:
+        self.entered = True
+        self._loop.open(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return self._loop.leave(self, error)
+
+    def report(self, *, loss: Any = None, grad_norm: Any = None) -> None:
+        """Show this seat's loss and gradient norm to the supervisor, before the update is applied.
+
+        Numbers or tensors of one element.
+        """
+        reals = self._loop.world.vitals.reals
+        if loss is not None:
+            self.loss = float(loss)
+            reals[Field.LOSS] = self.loss
+        if grad_norm is not None:
+            reals[Field.GRAD_NORM] = float(grad_norm)
+
+    def on_close(self, callback: Callable[[], Any]) -> None:
+        """Call ``callback`` once, after the step is closed here; never for a void attempt or a rehearsal."""
+        self._callbacks.append(callback)
+
+    def run_callbacks(self) -> None:
+        """Run what on_close collected."""
+        for callback in self._callbacks:
+            callback()
+
+    def micro_batches(self, count: int) -> Iterator[MicroBatch]:
+        """Split this seat's batch into ``count`` parts for gradient accumulation.
+
+        Gradients are synchronised with the last part only. Multiply the mean loss of a part by its ``weight``: the
+        accumulated gradient is then the mean over all samples of the global batch, even where shares differ.
+        """
+        batches = self._loop.job.batches
+        if batches is None:
+            raise RuntimeError("step.micro_batches(): give the data with job.protect(batches=cr.Batches(...)) first")
+        parts = _split(self.batch, count)
+        seats = self._loop.world.size
+        for index, (part, size) in enumerate(parts):
+            with contextlib.ExitStack() as stack:
+                if index < len(parts) - 1:
+                    for module in self._loop.job.protected.modules.values():
+                        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+                            stack.enter_context(module.no_sync())
+                yield MicroBatch(part, size * seats / batches.global_batch)
+
+
+def _split(batch: Any, count: int) -> list[tuple[Any, int]]:
+    if count < 1:
+        raise ValueError(f"step.micro_batches({count}): expected at least 1")
+    first = batch
+    while isinstance(first, (list, tuple, dict)):
+        first = next(iter(first.values())) if isinstance(first, dict) else first[0]
+    total = len(first)
+    bounds = [total * i // count for i in range(count + 1)]
+    return [(_slice(batch, a, b), b - a) for a, b in zip(bounds, bounds[1:], strict=False) if b > a]
+
+
+def _slice(batch: Any, start: int, stop: int) -> Any:
+    if isinstance(batch, dict):
+        return {key: _slice(value, start, stop) for key, value in batch.items()}
+    if isinstance(batch, (list, tuple)) and batch and isinstance(batch[0], torch.Tensor):
+        return type(batch)(_slice(value, start, stop) for value in batch)
+    return batch[start:stop]
+
+
+class Loop:
+    """Carries one worker through its steps."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.world = job.world
+        self.closed = -1
+        self._highest = -1  # highest step that was ever closed here: at or below it a step is repeated
+        self._attempt = 0
+        self._intact = True
+        self._lost_since_ns = 0
+        self._to_report_resume = False
+        self._next_summary_s = 0.0
+
+    # --- the generator behind job.steps -------------------------------------------------------------------------
+
+    def run(self, until: int) -> Iterator[Step]:
+        """Yield steps until ``until`` are closed everywhere."""
+        finished = False
+        try:
+            yield from self._enter()
+            while not finished:
+                while self.closed + 1 < until and not self._stop_due():
+                    if self.world.poison is not None:
+                        self._recover()
+                        continue
+                    step = Step(self, self.closed + 1)
+                    yield step
+                    if not step.entered:
+                        raise RuntimeError("job.steps(): the step was not used; put the update inside `with step:`")
+                finished = self._finish()
+        finally:
+            if not finished and self.job.control is not None:
+                self.job.control.send(messages.LeftLoop(closed_step=self.closed))
+
+    def _stop_due(self) -> bool:
+        control = self.job.control
+        return control is not None and control.stop_after is not None and self.closed >= control.stop_after
+
+    # --- one attempt -------------------------------------------------------------------------------------------
+
+    def open(self, step: Step) -> None:
+        """Begin an attempt."""
+        world, job = self.world, self.job
+        if world.attempt is not Attempt.NONE:
+            raise RuntimeError("`with step:` inside another step block; one block is one update")
+        if not step.rehearsal:
+            job.undo.take()
+        if job.batches is not None:
+            step.batch = job.batches.fetch(step.number, world.seat or 0, world.size)
+        job.randomness.set_for(step.number, world.seat or 0)
+        words = world.vitals.words
+        self._attempt += 1
+        words[Field.STEP], words[Field.ATTEMPT] = step.number, self._attempt
+        world.opened_ns = time.monotonic_ns()
+        world.backward_seen = step.rehearsal
+        world.attempt = Attempt.OPEN
+        world.vitals.move(Doing.STARTING if step.rehearsal else Doing.FORWARD)
+        if not step.rehearsal:
+            world.vitals.spend(Category.REPEATED if step.number <= self._highest else Category.USEFUL)
+            self._report_resume()
+        job.strike("forward", step.number, rehearsal=step.rehearsal)
+
+    def _report_resume(self) -> None:
+        if self._to_report_resume and self.job.control is not None:
+            self._to_report_resume = False
+            self.job.control.send(
+                messages.Resumed(
+                    term=self.world.term,
+                    lost_since_mono_s=self._lost_since_ns / 1e9,
+                    resumed_mono_s=self.world.opened_ns / 1e9,
+                )
+            )
+
+    def leave(self, step: Step, error: BaseException | None) -> bool:
+        """End an attempt; True swallows ``error``, since the attempt is void and will be repeated."""
+        world = self.world
+        applying = world.attempt is Attempt.APPLYING
+        world.attempt = Attempt.NONE
+        if world.poison is not None and not applying:
+            self._lost_since_ns = world.opened_ns
+            return error is None or isinstance(error, Exception)
+        if error is not None:
+            return False
+        if step.rehearsal:
+            return False
+        self._close(step)
+        return False
+
+    def _close(self, step: Step) -> None:
+        world, job = self.world, self.job
+        job.strike("closing", step.number)
+        if job.page is not None:
+            job.page.write(step.number)
+        self.closed = step.number
+        self._highest = max(self._highest, step.number)
+        world.vitals.close_step(
+            StepMark(step.number, self._attempt, world.opened_ns, time.monotonic_ns(), step.loss)
+        )
+        world.vitals.move(Doing.BETWEEN)
+        self._attempt = 0
+        step.run_callbacks()
+        self._summarise_timers()
+        job.strike("between", step.number)
+
+    def _summarise_timers(self) -> None:
+        now_s = time.monotonic()
+        if self.job.control is None or now_s < self._next_summary_s:
+            return
+        self._next_summary_s = now_s + _TIMER_SUMMARY_S
+        for name, count, p50_s, p99_s in self.job.timers.summaries():
+            self.job.control.send(messages.Timer(name=name, count=count, p50_s=p50_s, p99_s=p99_s))
+
+    # --- entering and leaving the loop --------------------------------------------------------------------------
+
+    def _enter(self) -> Iterator[Step]:
+        job = self.job
+        job.begin_loop()
+        if job.control is None:
+            return
+        rehearsed = False
+        if job.needs_rehearsal():
+            with job.rehearsing():
+                for _ in range(2):
+                    step = Step(self, 0, rehearsal=True)
+                    yield step
+                    self._stop_if_setup_failed()
+            rehearsed = True
+        job.end_setup(rehearsed=rehearsed)
+        if job.newcomer:
+            self._be_seated()
+        elif job.page is not None:
+            job.page.write(-1)
+
+    def _stop_if_setup_failed(self) -> None:
+        if self.world.poison is not None:
+            self.await_restart()
+
+    def await_restart(self) -> None:
+        """A peer was lost before the loop: there is nothing to go back to, the supervisor restarts the group."""
+        time.sleep(_RESTART_S)
+        self.world.raise_if_poisoned()
+
+    def _be_seated(self) -> None:
+        """Wait for a seat, however many terms that takes."""
+        self._lost_since_ns = time.monotonic_ns()
+        self._intact = False
+        self.world.vitals.spend(Category.SPARE_IDLE if self.world.seat is None else Category.STALLED)
+        self.world.vitals.move(Doing.WAITING)
+        seat = self.job.take_pending_seat()
+        if seat is None:
+            seat = self._await_seat()
+        self._join_terms(seat)
+
+    def _finish(self) -> bool:
+        """Wait until everybody closed the last step; False: there was a loss, go on."""
+        control = self.job.control
+        if control is None:
+            return True
+        self.world.vitals.move(Doing.WAITING)
+        control.send(messages.Finished(step=self.closed))
+        self.job.strike("idle", self.closed)
+        while True:
+            if self.world.poison is not None:
+                self._lost_since_ns = time.monotonic_ns()
+                self._recover()
+                return False
+            message = self._next_message()
+            if isinstance(message, messages.Leave):
+                self.world.vitals.spend(Category.SHUT_DOWN)
+                self.world.vitals.move(Doing.LEAVING)
+                self.job.write_final(self.closed)
+                return True
+
+    # --- closing ranks -----------------------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        """From a poisoned term to the next one in which everybody holds the same state."""
+        self.world.vitals.spend(Category.STALLED, at_ns=self._lost_since_ns or None)
+        self.world.vitals.move(Doing.RECOVERING)
+        self._pause()
+        self._join_terms(self._await_seat())
+
+    def _pause(self) -> None:
+        world, job = self.world, self.job
+        term = world.term
+        if not world.wait_quiet(_QUIET_S):
+            raise RuntimeError(f"collectives of term {term} still run {_QUIET_S:.0f} s after they were cut")
+        if self._intact:
+            job.undo.restore()
+        if job.control is not None:
+            job.control.send(
+                messages.Paused(
+                    term=term,
+                    closed_step=self.closed if self._intact else -1,
+                    intact=self._intact,
+                    settled=True,
+                    digest=job.protected.digest() if self._intact else "",
+                )
+            )
+
+    def _join_terms(self, seat: messages.Seat) -> None:
+        while True:
+            try:
+                self._join_term(seat)
+            except PeerLost as lost:
+                self.world.poison_term(seat.term, lost.detail)
+                self._pause()
+                seat = self._await_seat()
+                continue
+            break
+        self._to_report_resume = True
+        self._attempt = 0
+
+    def _join_term(self, seat: messages.Seat) -> None:
+        world, job = self.world, self.job
+        control = job.require_control()
+        world.vitals.spend(Category.STALLED)
+        world.vitals.move(Doing.RECOVERING)
+        newly = world.seat is None or not self._intact
+        job.take_seat(seat)
+        job.strike("recovering", self.closed)
+        groups = world.regroup(seat)
+        world.vitals.move(Doing.RECOVERING)
+        control.send(messages.Regrouped(term=seat.term, groups=groups))
+        plan = self._await(messages.Restore, seat.term)
+        self._restore(plan, newly=newly)
+        control.send(messages.Restored(term=seat.term, step=plan.step, digest=job.protected.digest()))
+        world.vitals.move(Doing.WAITING)
+        self._await(messages.Go, seat.term)
+
+    def _restore(self, plan: messages.Restore, *, newly: bool) -> None:
+        world, job = self.world, self.job
+        inner = world.groups[0].inner
+        if not isinstance(inner, Inner) or world.seat is None:
+            raise PeerLost(plan.term, "the group was dropped")
+        if plan.donor == world.seat and plan.receivers:
+            transfer.give(inner, plan.term, job.protected, list(plan.receivers))
+        elif world.seat in plan.receivers and plan.donor is not None:
+            transfer.take(inner, plan.term, job.protected, plan.donor)
+            self._intact = False
+            if job.page is not None and (newly or plan.step > self.closed):
+                job.page.inherit(plan.step)
+        self.closed = plan.step
+        self._highest = max(self._highest, plan.step)
+        self._intact = True
+        world.vitals.words[Field.CLOSED_STEP] = plan.step
+        if job.page is not None:
+            job.page.write(plan.step)
+
+    # --- messages ----------------------------------------------------------------------------------------------
+
+    def _next_message(self) -> messages.SupervisorMessage:
+        control = self.job.require_control()
+        while True:
+            try:
+                return control.inbox.get(timeout=0.5)
+            except queue.Empty:
+                if self.world.poison is not None:
+                    return messages.Interrupt(term=self.world.term, reason=self.world.poison)
+
+    def _await_seat(self) -> messages.Seat:
+        while True:
+            message = self.job.require_control().inbox.get()
+            if isinstance(message, messages.Seat) and message.term > self.world.term:
+                return message
+            if isinstance(message, messages.Leave):
+                raise SystemExit(0)
+
+    def _await(self, kind: type[Any], term: int) -> Any:
+        """The next message of this kind under ``term``.
+
+        Raises:
+            PeerLost: the term ended first.
+        """
+        while True:
+            self.world.raise_if_poisoned()
+            message = self._next_message()
+            if isinstance(message, messages.Interrupt) and message.term == term:
+                raise PeerLost(term, message.reason)
+            if isinstance(message, kind) and message.term == term:
+                return message
+            if isinstance(message, messages.Leave):
+                raise SystemExit(0)
+
+
+__all__ = ["Loop", "MicroBatch", "SeatStateMissing", "Step"]

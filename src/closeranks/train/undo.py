@@ -1,0 +1,64 @@
+"""What a forward pass changes besides gradients, kept until the attempt is closed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from closeranks.train import tree
+from closeranks.train.protected import Protected, always_changed
+
+if TYPE_CHECKING:
+    from closeranks.train.randomness import Randomness
+
+
+class UndoArea:
+    """Copies of buffers, small states, hyperparameters and random state, taken before an attempt opens."""
+
+    def __init__(self, protected: Protected, randomness: Randomness) -> None:
+        self._protected = protected
+        self._randomness = randomness
+        self._buffers: dict[str, tuple[tuple[int, ...], list[torch.Tensor]]] = {}
+        self._others: dict[str, Any] = {}
+        self._groups: dict[str, list[dict[str, Any]]] = {}
+        self._random: Any = None
+
+    def take(self) -> None:
+        """Copy what the attempt may change; buffers only where they changed since the last time."""
+        for name, owner, buffers in self._protected.buffers():
+            versions = tuple(b._version for b in buffers)
+            kept = self._buffers.get(name)
+            if kept is not None and kept[0] == versions and not always_changed(owner):
+                continue
+            self._buffers[name] = (versions, [b.detach().clone() for b in buffers])
+        for name, other in {**self._protected.others, **self._protected.local}.items():
+            self._others[name] = _copied(other.state_dict())
+        for name, optimizer in self._protected.optimizers.items():
+            self._groups[name] = [
+                {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in group.items() if k != "params"}
+                for group in optimizer.param_groups
+            ]
+        self._random = self._randomness.capture()
+
+    def restore(self) -> None:
+        """Make everything as it was when the attempt was opened; gradients are cleared."""
+        with torch.no_grad():
+            for name, _, buffers in self._protected.buffers():
+                if name in self._buffers:
+                    for buffer, copy in zip(buffers, self._buffers[name][1], strict=True):
+                        buffer.copy_(copy)
+        everyone = {**self._protected.others, **self._protected.local}
+        for name, state in self._others.items():
+            everyone[name].load_state_dict(_copied(state))
+        for name, groups in self._groups.items():
+            for group, saved in zip(self._protected.optimizers[name].param_groups, groups, strict=True):
+                group.update(saved)
+        self._randomness.restore(self._random)
+        self._protected.clear_gradients()
+
+
+def _copied(state: Any) -> Any:
+    tensors: list[torch.Tensor] = []
+    structure = tree.flatten("state", state, tensors)
+    return tree.unflatten(structure, [t.detach().clone() for t in tensors])

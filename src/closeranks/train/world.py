@@ -1,0 +1,256 @@
+"""This worker's view of the membership: the term, the poison, and every group that has to change its inside.
+
+The training thread launches collectives and regroups; gloo's threads report completions; the control thread
+poisons and wakes. What they share is guarded by one lock, held for a few instructions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import hashlib
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from closeranks.train import sockets
+from closeranks.train.inner import Inner, PrivateWorld
+from closeranks.train.operations import CODES
+from closeranks.train.poison import PeerLost
+from closeranks.vitals import Doing, Field
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from closeranks.messages import Seat
+    from closeranks.train.group import OuterGroup
+    from closeranks.train.setup_record import Recorder, Replayer
+    from closeranks.vitals import Vitals
+
+_STORE_CONNECT_S = 10
+_RENDEZVOUS_S = 600  # bounds a wait whose supervisor is gone; the controller's deadline is shorter
+
+
+class Attempt(enum.Enum):
+    """How far the step block of this seat is."""
+
+    NONE = "between blocks"
+    OPEN = "open"
+    APPLYING = "applying"
+
+
+class World:
+    """Term, seat, groups and poison of one worker process."""
+
+    def __init__(self, size: int, seat: int | None, vitals: Vitals) -> None:
+        self.size = size
+        self.seat = seat  # None: a spare that has not been seated
+        self.term = 0
+        self.private = True  # no peers yet: groups answer from their own data
+        self.poison: str | None = None
+        self.attempt = Attempt.NONE
+        self.groups: list[OuterGroup] = []
+        self.setup: Recorder | Replayer | None = None
+        self.vitals = vitals
+        self.store: dist.Store | None = None
+        self.opened_ns = 0
+        self.backward_seen = True
+        self.on_backward: Callable[[], None] = lambda: None  # before the first collective of a backward pass
+        self.on_collective: Callable[[], None] | None = None  # drills strike here
+        self.on_poison: Callable[[int, str], None] = lambda _term, _detail: None
+        self.wait_for_seat: Callable[[], int] = self._no_seat
+        self._endpoint: sockets.Endpoint | None = None
+        self._connecting: list[Inner] = []
+        self._regrouping = False
+        self._launched = 0
+        self._returned = 0
+        self._changed = threading.Condition()
+
+    # --- the training thread -----------------------------------------------------------------------------------
+
+    def rank_for_user(self) -> int:
+        """This worker's rank; a spare waits here until it is seated."""
+        return self.seat if self.seat is not None else self.wait_for_seat()
+
+    @staticmethod
+    def _no_seat() -> int:
+        raise RuntimeError("this process has no seat and nobody who could give it one")
+
+    def entering(self, operation: str, size_bytes: int) -> None:
+        """A collective is about to be launched under the current term."""
+        words = self.vitals.words
+        if self.attempt is Attempt.OPEN:
+            if not self.backward_seen and torch._C._current_graph_task_id() != -1:
+                self.backward_seen = True
+                words[Field.DOING] = Doing.BACKWARD
+                self.on_backward()
+            words[Field.OWN_NS] = time.monotonic_ns() - self.opened_ns
+        with self._changed:
+            self._launched += 1
+        words[10] = CODES[operation]
+        words[11] = size_bytes
+        words[2] = time.monotonic_ns()
+        words[1] += 1
+        words[8] += 1
+        if self.on_collective is not None:
+            self.on_collective()
+
+    def returned(self) -> None:
+        """A launched collective is complete, well or not; called by gloo's threads and at a failed launch."""
+        with self._changed:
+            self._returned += 1
+            self.vitals.words[9] += 1
+            if self._returned == self._launched:
+                self._changed.notify_all()
+
+    def raise_if_poisoned(self) -> None:
+        """Raise PeerLost if the term is poisoned."""
+        poison = self.poison
+        if poison is not None:
+            raise PeerLost(self.term, poison)
+
+    def wait_quiet(self, deadline_s: float) -> bool:
+        """Wait until no inner operation can write into our tensors any more; False: the deadline passed."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._returned == self._launched, timeout=deadline_s)
+
+    def regroup(self, place: Seat) -> str:
+        """Give every group a new inside under ``place.term``; returns the digest of the groups.
+
+        Raises:
+            PeerLost: interrupted or failed; the groups have no inside, wait for a newer term.
+        """
+        with self._changed:
+            self.term, self.seat, self.private, self.poison = place.term, place.seat, False, None
+            self._launched = self._returned = 0
+            self._regrouping = True
+        words = self.vitals.words
+        words[Field.TERM], words[Field.ENTERED], words[Field.RETURNED] = place.term, 0, 0
+        try:
+            self._connect_store(place)
+            for group in self.groups:
+                self._give_inside(group)
+        except RuntimeError as error:
+            self.poison_term(place.term, f"regroup failed: {_first_line(error)}")
+            raise PeerLost(place.term, self.poison or str(error)) from error
+        finally:
+            with self._changed:
+                self._regrouping = False
+        self.raise_if_poisoned()
+        return self.groups_digest()
+
+    def _connect_store(self, place: Seat) -> None:
+        endpoint = (place.store_host, place.store_port)
+        try:  # TCPStore would go on trying a store that is closed already
+            socket.create_connection(endpoint, timeout=_STORE_CONNECT_S).close()
+        except OSError as error:
+            raise RuntimeError(f"no store at {endpoint[0]}:{endpoint[1]}: {error}") from error
+        self._endpoint = endpoint
+        store = dist.TCPStore(
+            *endpoint, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=_STORE_CONNECT_S)
+        )
+        store.set_timeout(timedelta(seconds=_RENDEZVOUS_S))
+        self.store = dist.PrefixStore(f"term{place.term}", store)
+
+    def _give_inside(self, group: OuterGroup) -> None:
+        inner = Inner(group.place())
+        group.set_inner(None)
+        with self._changed:
+            self._connecting.append(inner)
+        try:
+            self.raise_if_poisoned()
+            if self.store is None:
+                raise RuntimeError(f"group {group.label} has no store to meet at under term {self.term}")
+            inner.connect(self.store)
+            group.set_inner(inner)
+        finally:
+            with self._changed:
+                self._connecting.remove(inner)
+
+    def adopt(self, group: OuterGroup) -> None:
+        """A group was created by the script: it gets an inside of the current term, or a private one."""
+        self.groups.append(group)
+        if self.private:
+            group.set_inner(PrivateWorld(group.placeholder_rank()))
+            return
+        self.raise_if_poisoned()
+        with self._changed:
+            self._regrouping = True
+        try:
+            self._give_inside(group)
+        except RuntimeError as error:
+            self.poison_term(self.term, f"new group failed: {_first_line(error)}")
+            raise PeerLost(self.term, self.poison or str(error)) from error
+        finally:
+            with self._changed:
+                self._regrouping = False
+
+    def groups_digest(self) -> str:
+        """Equal on all members that know the same groups of everybody (subgroups differ by member)."""
+        names = [group.label for group in self.groups if group.size() == self.size]
+        return hashlib.blake2b("\n".join(names).encode(), digest_size=8).hexdigest()
+
+    def leave_groups(self) -> None:
+        """Drop all insides; their sockets and threads end."""
+        for group in self.groups:
+            group.set_inner(None)
+        self.store = self._endpoint = None
+
+    # --- the control thread and gloo's threads -----------------------------------------------------------------
+
+    def poison_term(self, term: int, detail: str, *, tell: bool = True) -> bool:
+        """Mark the term as lost; False if it is not the current one or poisoned already."""
+        with self._changed:
+            if term != self.term or self.poison is not None or self.private:
+                return False
+            self.poison = detail
+        if tell:
+            with contextlib.suppress(OSError):
+                self.on_poison(term, detail)
+        return True
+
+    def interrupt(self, term: int, reason: str) -> None:
+        """The supervisor ended ``term``: poison it and wake whoever is blocked under it."""
+        self.poison_term(term, reason, tell=False)
+        if term == self.term:
+            self.wake()
+
+    @property
+    def needs_waking(self) -> bool:
+        """Whether something may still be blocked under a poisoned term; then wake again in a moment."""
+        with self._changed:
+            return self.poison is not None and (self._regrouping or self._returned != self._launched)
+
+    def wake(self) -> None:
+        """Cut the sockets of all groups of this term and of its store."""
+        with self._changed:
+            if self.poison is None:
+                return
+            inners = [*self._connecting, *(g.inner for g in self.groups if isinstance(g.inner, Inner))]
+            endpoint = self._endpoint
+        ports = {port for inner in inners for port in inner.own_ports}
+        peers = {peer for inner in inners for peer in inner.peers}
+        if endpoint is not None:
+            peers.add(endpoint)
+        sockets.cut(ports, peers)
+        for inner in inners:
+            if inner.cuda is not None:
+                inner.cuda.abort()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+
+
+def first_tensor_device(tensors: Any) -> torch.device:
+    """Device of the first tensor in a nested list; the CPU if there is none (barrier)."""
+    while isinstance(tensors, (list, tuple)):
+        if not tensors:
+            return torch.device("cpu")
+        tensors = tensors[0]
+    return tensors.device if isinstance(tensors, torch.Tensor) else torch.device("cpu")
