@@ -12,8 +12,9 @@ import closeranks
 ROOT = Path(closeranks.__file__).parent
 PURE = ("events", "faults", "detect", "decide", "plan", "diagnose")
 PURE_LIBRARIES = frozenset(
-    "__future__ abc bisect collections dataclasses difflib enum fractions functools hashlib heapq itertools math msgspec "
-    "numpy operator re statistics string types typing".split()
+    {"__future__", "abc", "bisect", "collections", "dataclasses", "difflib", "enum", "fractions", "functools"}
+    | {"hashlib", "heapq", "itertools", "math", "msgspec", "numpy", "operator", "re", "statistics", "string"}
+    | {"types", "typing"}
 )
 IMPURE_BUILTINS = frozenset({"open", "print", "input", "exec", "eval", "__import__", "breakpoint"})
 IMPORT_LIMIT_S = 0.3
