@@ -199,7 +199,9 @@ def test_a_freeze_stops_the_whole_process(tmp_path):
 
 @pytest.mark.process
 def test_a_freeze_from_a_timer_lets_the_training_thread_go_on_until_then(tmp_path):
-    worker = struck_worker(tmp_path, fault(Kind.KILL, after_ms=300), script=STRUCK_WORKER + "import time; time.sleep(60)")
+    worker = struck_worker(
+        tmp_path, fault(Kind.KILL, after_ms=300), script=STRUCK_WORKER + "import time; time.sleep(60)"
+    )
     output, _ = worker.communicate(timeout=DEADLINE_S)
     assert (output, worker.returncode) == ("went on\nkill 3 apply\n", -signal.SIGKILL)
 

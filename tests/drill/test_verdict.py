@@ -27,11 +27,12 @@ def run(events, exit_code=0, finals=None):
     return Evidence(exit_code=exit_code, records=records, finals=FINALS if finals is None else finals)
 
 
+STRICT = Expect()
 UNDISTURBED = run(steps())
 DRILLED = run([STRUCK, OPENED, CLOSED, *steps()])
 
 
-def verdict(drilled=DRILLED, undisturbed=UNDISTURBED, expect=Expect(), faults=(FAULT,)):
+def verdict(drilled=DRILLED, undisturbed=UNDISTURBED, expect=STRICT, faults=(FAULT,)):
     return judge(expect, faults, undisturbed, drilled)
 
 
@@ -78,7 +79,11 @@ def test_an_expected_failure_is_held():
 
 @pytest.mark.parametrize(
     "final",
-    [Final(step=2, digest="d", local="l1"), Final(step=3, digest="x", local="l1"), Final(step=3, digest="d", local="x")],
+    [
+        Final(step=2, digest="d", local="l1"),
+        Final(step=3, digest="x", local="l1"),
+        Final(step=3, digest="d", local="x"),
+    ],
 )
 def test_any_difference_of_a_final_state_is_broken_and_names_the_seat(final):
     found = verdict(run([STRUCK, OPENED, CLOSED, *steps()], finals=FINALS | {1: final}))
@@ -91,7 +96,9 @@ def test_a_seat_without_final_state_is_broken():
     assert (found.outcome, found.reasons) == (Outcome.BROKEN, ("seat 1 left no final state",))
 
 
-@pytest.mark.parametrize("undisturbed", [None, run(steps(), exit_code=1), run(steps(), exit_code=None), run([], finals={})])
+@pytest.mark.parametrize(
+    "undisturbed", [None, run(steps(), exit_code=1), run(steps(), exit_code=None), run([], finals={})]
+)
 def test_without_an_undisturbed_run_equality_is_unknown(undisturbed):
     assert verdict(undisturbed=undisturbed).outcome is Outcome.UNKNOWN
 

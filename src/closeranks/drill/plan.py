@@ -35,7 +35,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     pass
 
 
-class RunSpec(_Part):
+class RunSpec(_Part, frozen=True):
     """``[run]``: what is drilled."""
 
     command: tuple[str, ...]  # a script and its arguments
@@ -44,7 +44,7 @@ class RunSpec(_Part):
     timeout_s: float = 120.0
 
 
-class Expect(_Part):
+class Expect(_Part, frozen=True):
     """``[expect]``: when the drill counts as held."""
 
     equality: Literal["bitwise", "none"] = "bitwise"
@@ -54,7 +54,7 @@ class Expect(_Part):
     rpo_steps: int = 0  # how far one recovery may fall back
 
 
-class FaultSpec(_Part):
+class FaultSpec(_Part, frozen=True):
     """``[[fault]]``: what strikes; ranges and "random" are drawn by the seed."""
 
     kind: Kind
@@ -68,7 +68,7 @@ class FaultSpec(_Part):
     for_s: float | None = None
 
 
-class Plan(_Part):
+class Plan(_Part, frozen=True):
     """A whole plan file."""
 
     run: RunSpec
@@ -147,6 +147,7 @@ def _drawn(spec: FaultSpec, seats: int, number: int, draw: random.Random) -> lis
 # --- errors -----------------------------------------------------------------------------------------------------
 
 _Path = tuple[str | int, ...]
+_CHOICES = {"kind": [str(kind) for kind in Kind], "moment": [str(moment) for moment in Moment]}
 _TABLES: dict[str, type[_Part]] = {"run": RunSpec, "expect": Expect, "fault": FaultSpec}
 
 
@@ -181,9 +182,9 @@ def _taken_apart(message: str) -> tuple[str, _Path]:
     problem, _, where = message.partition(" - at ")
     path = tuple(int(part) if part.isdigit() else part for part in re.findall(r"\w+", where))
     wrong = re.fullmatch(r"Invalid enum value '(.*)'", problem)
-    choices: list[str] = {"kind": list(Kind), "moment": list(Moment)}.get(str(path[-1]) if path else "", [])
+    choices = _CHOICES.get(str(path[-1]) if path else "")
     if wrong and choices:
-        problem = f'no such {path[-1]}: "{wrong[1]}"; {nearest(wrong[1], [str(choice) for choice in choices])}'
+        problem = f'no such {path[-1]}: "{wrong[1]}"; {nearest(wrong[1], choices)}'
     return problem, path
 
 
@@ -231,14 +232,15 @@ def _problems(spec: FaultSpec, seats: int) -> list[tuple[str, str]]:
     problems = [
         ("with_seats" if seat in spec.with_seats else "seat", f"expected a seat from 0 to {seats - 1}, got {seat}")
         for seat in struck
-        if isinstance(seat, int) and not 0 <= seat < seats
+        if not 0 <= seat < seats
     ]
     if len(set(struck)) != len(struck) or len(spec.with_seats) >= seats:
         problems.append(("with_seats", f"expected other seats than {spec.seat}, each once, got {spec.with_seats}"))
     if not 0 <= low <= high:
         problems.append(("step", f"expected a step, or [first, last] with first <= last, got {spec.step}"))
     if spec.incarnation != "any" and spec.incarnation < 1:
-        problems.append(("incarnation", f'expected 1 (the first process in the seat) or more, or "any", got {spec.incarnation}'))
+        expected = 'expected 1 (the first process in the seat) or more, or "any"'
+        problems.append(("incarnation", f"{expected}, got {spec.incarnation}"))
     if (spec.moment is None) == (spec.during is None):
         problems.append(("kind", 'expected exactly one of moment and during = "recovery of another"'))
     if spec.after_ms < 0 or (spec.after_ms > 0 and spec.kind not in FROM_A_TIMER):
