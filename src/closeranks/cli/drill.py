@@ -1,0 +1,146 @@
+"""``closeranks drill``: break a run on purpose and say whether what was expected held."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+from rich.table import Table
+
+from closeranks import journal
+from closeranks.drill import campaign
+from closeranks.drill.campaign import Result
+from closeranks.drill.plan import PlanError, RunSpec, parse
+from closeranks.drill.runner import Runner
+from closeranks.drill.verdict import Outcome, worst
+from closeranks.events import IncidentOpened, StepClosed
+
+_USAGE = 2
+_STYLE = {Outcome.HELD: "green", Outcome.BROKEN: "bold red", Outcome.UNKNOWN: "yellow"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command("drill")(drill)
+
+
+def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
+    target: Annotated[list[str], typer.Argument(metavar="PLAN.toml | -- COMMAND", help="A plan; or what to drill.")],
+    random: Annotated[
+        int | None, typer.Option("--random", min=1, help="Make so many random drills of COMMAND.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Same seed, same drill.")] = 0,
+    repeat: Annotated[int, typer.Option(min=1, help="Carry the plan out with so many seeds.")] = 1,
+    keep: Annotated[
+        Path | None, typer.Option(help="A new folder for all runs; else they are kept if not held.")
+    ] = None,
+    seats: Annotated[int, typer.Option("--nproc-per-node", min=1, help="With --random: seats.")] = 4,
+    spares: Annotated[int, typer.Option("--spares", min=0, help="With --random: spares.")] = 1,
+    timeout_s: Annotated[float, typer.Option("--timeout", min=1.0, help="With --random: seconds for a run.")] = 120.0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Strike a run with planned or random faults, compare it with an undisturbed one, exit with the verdict.
+
+    Exit status: 0 held, 1 broken, 3 unknown (a fault never struck, or there is nothing to compare with).
+    """
+    console = Console(stderr=as_json)
+    seeds = range(seed, seed + (random or repeat))
+    drills = [] if random else _planned_drills(target, seeds)
+    folder = _folder(keep)
+    with console.status("starting") as status:
+        runner = Runner(folder, lambda run_folder, spent_s: _tell(status, run_folder, spent_s))
+        if random:
+            run = RunSpec(command=tuple(target), seats=seats, spares=spares, timeout_s=timeout_s)
+            drills = _random_drills(runner, run, seeds)
+        results = campaign.carry_out_all(runner, drills, lambda result: _show(console, result))
+    outcome = worst([result.outcome for result in results])
+    _report(console, results)
+    if as_json:
+        summary = {"verdict": outcome.name.lower(), "drills": [_as_json(result) for result in results]}
+        typer.echo(msgspec.json.encode(summary).decode())
+    if keep is None and outcome is Outcome.HELD:
+        shutil.rmtree(folder)
+    else:
+        console.print(f"runs are kept in {folder}", markup=False)
+    raise typer.Exit(int(outcome))
+
+
+def _folder(keep: Path | None) -> Path:
+    if keep is None:
+        return Path(tempfile.mkdtemp(prefix="closeranks-drill-"))
+    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        _refuse(f"{keep}: expected a new or empty folder; runs are never overwritten")
+    return keep
+
+
+def _planned_drills(target: list[str], seeds: range) -> list[campaign.Drawn]:
+    if len(target) != 1:
+        _refuse(f"expected one PLAN.toml, got {len(target)} words; to drill a command: --random N -- COMMAND")
+    path = Path(target[0])
+    try:
+        plan = parse(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        _refuse(f"{path}: the plan cannot be read: {error}")
+    except PlanError as error:
+        _refuse(str(error))
+    return campaign.planned(plan, target[0], seeds)
+
+
+def _random_drills(runner: Runner, run: RunSpec, seeds: range) -> list[campaign.Drawn]:
+    """Draw within the steps that the command makes when it is left alone."""
+    undisturbed = runner.undisturbed(run)
+    steps = campaign.steps_made(undisturbed)
+    if undisturbed.exit_code != 0 or steps == 0:
+        typer.echo(undisturbed.output, err=True)
+        typer.echo(
+            f"the undisturbed run ended with {undisturbed.exit_code} after {steps} steps: nothing to drill. A command "
+            "must close steps of closeranks and exit with 0 when left alone",
+            err=True,
+        )
+        raise typer.Exit(int(Outcome.UNKNOWN))
+    return campaign.drawn_at_random(run, steps, seeds)
+
+
+def _refuse(problem: str) -> NoReturn:
+    typer.echo(f"closeranks drill: {problem}", err=True)
+    raise typer.Exit(_USAGE)
+
+
+def _tell(status: Status, run_folder: Path, spent_s: float) -> None:
+    """Show how far the run is."""
+    path = run_folder / journal.JOURNAL_NAME
+    events = [record.event for record in journal.read(path).records] if path.exists() else []
+    step = max((event.step for event in events if isinstance(event, StepClosed)), default=-1)
+    incidents = sum(isinstance(event, IncidentOpened) for event in events)
+    seen = f"step {step} closed, {incidents} incidents" if step >= 0 else "starting"
+    status.update(f"{run_folder.parent.name}: {spent_s:.0f} s, {seen}")
+
+
+def _show(console: Console, result: Result) -> None:
+    style = _STYLE[result.outcome]
+    console.print(f"[{style}]{result.outcome.name.lower()}[/] seed {result.seed}: {escape('; '.join(result.faults))}")
+
+
+def _report(console: Console, results: list[Result]) -> None:
+    table = Table("seed", "faults", "verdict", "recovered in")
+    for result in results:
+        recovered = ", ".join(f"{seconds:.2f} s" for seconds in result.recovery_s)
+        verdict = f"[{_STYLE[result.outcome]}]{result.outcome.name.lower()}[/]"
+        table.add_row(str(result.seed), escape("\n".join(result.faults)), verdict, recovered)
+    console.print(table)
+    for result in results:
+        if result.outcome is not Outcome.HELD:
+            for reason in result.reasons:
+                console.print(f"seed {result.seed}: {reason}", markup=False, highlight=False)
+            console.print(f"replay: {result.replay}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _as_json(result: Result) -> dict[str, object]:
+    return msgspec.structs.asdict(result) | {"outcome": result.outcome.name.lower()}

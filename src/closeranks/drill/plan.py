@@ -1,0 +1,251 @@
+"""A drill plan: a command, the faults to strike it with, and what is expected of it. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import random
+import re
+import tomllib
+from typing import Any, Literal
+
+import msgspec
+
+from closeranks.drill.fault import ANY_INCARNATION, FROM_A_TIMER, Fault, Kind, Moment
+
+_HANG_S = 3600.0
+_FOR_S = {Kind.PAUSE: 1.0, Kind.SLOW: 0.2}
+_RANDOM_KINDS = (
+    Kind.KILL,
+    Kind.FREEZE,
+    Kind.EXCEPTION,
+    Kind.GIL,
+    Kind.BLOCK,
+    Kind.EXIT0,
+    Kind.EXIT_CODE,
+    Kind.SEGFAULT,
+)
+_RANDOM_MOMENTS = (Moment.FORWARD, Moment.BACKWARD, Moment.COLLECTIVE, Moment.APPLY, Moment.BETWEEN)
+
+
+class PlanError(ValueError):
+    """The plan cannot be carried out as it is written; nothing was started."""
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class RunSpec(_Part, frozen=True):
+    """``[run]``: what is drilled."""
+
+    command: tuple[str, ...]  # a script and its arguments
+    seats: int = 4
+    spares: int = 1
+    timeout_s: float = 120.0
+
+
+class Expect(_Part, frozen=True):
+    """``[expect]``: when the drill counts as held."""
+
+    equality: Literal["bitwise", "none"] = "bitwise"
+    exit_code: int = 0
+    steps_lost_max: int = 0  # in the whole run
+    recovery_s_max: float | None = None  # of each incident, to its first new step; None: any
+    rpo_steps: int = 0  # how far one recovery may fall back
+
+
+class FaultSpec(_Part, frozen=True):
+    """``[[fault]]``: what strikes; ranges and "random" are drawn by the seed."""
+
+    kind: Kind
+    seat: int | Literal["random"]
+    step: int | tuple[int, int] = 0  # both ends of a range included
+    moment: Moment | None = None
+    during: Literal["recovery of another"] | None = None
+    incarnation: int | Literal["any"] = 1
+    with_seats: tuple[int, ...] = ()  # struck at the same time
+    after_ms: float = 0.0
+    for_s: float | None = None
+
+
+class Plan(_Part, frozen=True):
+    """A whole plan file."""
+
+    run: RunSpec
+    expect: Expect = Expect()
+    fault: tuple[FaultSpec, ...] = ()
+
+
+def parse(text: str, name: str) -> Plan:
+    """The plan written in ``text``; ``name`` is the file to blame.
+
+    Raises:
+        PlanError: with file, line, key, what was expected and what was found.
+    """
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PlanError(f"{name}: not TOML: {error}") from error
+    try:
+        _refuse_unknown(tree)
+        plan = msgspec.convert(tree, Plan)
+        _check(plan)
+    except _Misfit as misfit:
+        raise PlanError(f"{name}{_line_of(text, misfit.path)}: {_spell(misfit.path)}: {misfit.problem}") from misfit
+    except msgspec.ValidationError as error:
+        problem, path = _taken_apart(str(error))
+        raise PlanError(f"{name}{_line_of(text, path)}: {_spell(path)}: {problem}") from error
+    return plan
+
+
+def resolve(plan: Plan, seed: int) -> tuple[Fault, ...]:
+    """The faults of the plan with everything drawn; the same seed gives the same faults."""
+    faults: list[Fault] = []
+    for number, spec in enumerate(plan.fault, start=1):
+        # A generator of its own for each fault: editing one leaves what is drawn for the others alone.
+        faults += _drawn(spec, plan.run.seats, number, random.Random(f"{seed}/{number}"))  # noqa: S311
+    return tuple(faults)
+
+
+def random_plan(seed: int, seats: int, steps: int) -> Plan:
+    """One lethal fault with kind, seat, step and moment drawn, for a run of ``steps`` steps; the command is empty."""
+    draw = random.Random(f"plan/{seed}")  # noqa: S311
+    spec = FaultSpec(
+        kind=draw.choice(_RANDOM_KINDS),
+        seat=draw.randrange(seats),
+        step=draw.randrange(steps),
+        moment=draw.choice(_RANDOM_MOMENTS),
+    )
+    return Plan(run=RunSpec(command=(), seats=seats), fault=(spec,))
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """A hint for a word that is not known: the nearest one that is, or all of them."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f'did you mean "{close[0]}"?' if close else f"known: {', '.join(known)}"
+
+
+def _drawn(spec: FaultSpec, seats: int, number: int, draw: random.Random) -> list[Fault]:
+    free = [seat for seat in range(seats) if seat not in spec.with_seats]
+    seat, depth = draw.choice(free), draw.uniform(0.2, 0.8)
+    low, high = spec.step if isinstance(spec.step, tuple) else (spec.step, spec.step)
+    step = draw.randint(low, high)
+    first = Fault(
+        kind=spec.kind,
+        seat=seat if spec.seat == "random" else spec.seat,
+        step=step,
+        moment=spec.moment or Moment.RECOVERING,
+        incarnation=ANY_INCARNATION if spec.incarnation == "any" else spec.incarnation,
+        after_ms=spec.after_ms,
+        for_s=_FOR_S.get(spec.kind, _HANG_S) if spec.for_s is None else spec.for_s,
+        depth=depth,
+        volley=number if spec.with_seats else 0,
+    )
+    return [first, *(msgspec.structs.replace(first, seat=seat) for seat in spec.with_seats)]
+
+
+# --- errors -----------------------------------------------------------------------------------------------------
+
+_Path = tuple[str | int, ...]
+_CHOICES = {"kind": [str(kind) for kind in Kind], "moment": [str(moment) for moment in Moment]}
+_TABLES: dict[str, type[_Part]] = {"run": RunSpec, "expect": Expect, "fault": FaultSpec}
+
+
+class _Misfit(Exception):
+    """A value at ``path`` that no plan can have."""
+
+    def __init__(self, path: _Path, problem: str) -> None:
+        super().__init__(problem)
+        self.path = path
+        self.problem = problem
+
+
+def _keys(part: type[_Part]) -> list[str]:
+    return [field.encode_name for field in msgspec.structs.fields(part)]
+
+
+def _refuse_unknown(tree: dict[str, Any]) -> None:
+    for table, content in tree.items():
+        if table not in _TABLES:
+            raise _Misfit((table,), f"unknown table; {nearest(table, list(_TABLES))}")
+        entries = content if isinstance(content, list) else [content]
+        known = _keys(_TABLES[table])
+        for index, entry in enumerate(entries):
+            for key in entry if isinstance(entry, dict) else ():
+                if key not in known:
+                    path = (table, index, key) if isinstance(content, list) else (table, key)
+                    raise _Misfit(path, f"unknown key; {nearest(key, known)}")
+
+
+def _taken_apart(message: str) -> tuple[str, _Path]:
+    """The problem and the path of a message like "Expected `int`, got `str` - at `$.run.seats`"."""
+    problem, _, where = message.partition(" - at ")
+    path = tuple(int(part) if part.isdigit() else part for part in re.findall(r"\w+", where))
+    wrong = re.fullmatch(r"Invalid enum value '(.*)'", problem)
+    choices = _CHOICES.get(str(path[-1]) if path else "")
+    if wrong and choices:
+        problem = f'no such {path[-1]}: "{wrong[1]}"; {nearest(wrong[1], choices)}'
+    return problem, path
+
+
+def _spell(path: _Path) -> str:
+    """The path as a reader counts: the second ``[[fault]]`` is ``fault 2``."""
+    parts = [f"{part + 1}" if isinstance(part, int) else part for part in path]
+    return " ".join(parts) if any(isinstance(part, int) for part in path) else ".".join(parts) or "plan"
+
+
+def _line_of(text: str, path: _Path) -> str:
+    """`` line N`` of the key (or else its table), empty where it is not written on a line of its own."""
+    table, key = (str(path[0]), str(path[-1])) if path else ("", "")
+    wanted = next((part for part in path if isinstance(part, int)), 0)
+    seen, here, found = -1, "", 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[+\s*([\w.-]+)\s*\]", line):
+            here = header[1]
+            seen += here == table
+            found = number if here == table and seen == wanted else found
+        elif here == table and seen == wanted and re.match(rf'\s*"?{re.escape(key)}"?\s*=', line):
+            return f" line {number}"
+    return f" line {found}" if found else ""
+
+
+def _check(plan: Plan) -> None:
+    run, expect = plan.run, plan.expect
+    if not run.command:
+        raise _Misfit(("run", "command"), 'expected a script and its arguments, as in ["train.py", "--steps", "40"]')
+    if run.seats < 1:
+        raise _Misfit(("run", "seats"), f"expected at least 1, got {run.seats}")
+    if run.spares < 0:
+        raise _Misfit(("run", "spares"), f"expected 0 or more, got {run.spares}")
+    if not run.timeout_s > 0:
+        raise _Misfit(("run", "timeout_s"), f"expected more than 0, got {run.timeout_s}")
+    if expect.equality == "bitwise" and expect.exit_code != 0:
+        raise _Misfit(("expect", "exit_code"), 'a run that fails ends in no state to compare; set equality = "none"')
+    for index, spec in enumerate(plan.fault):
+        for key, problem in _problems(spec, run.seats):
+            raise _Misfit(("fault", index, key), problem)
+
+
+def _problems(spec: FaultSpec, seats: int) -> list[tuple[str, str]]:
+    struck = [spec.seat, *spec.with_seats] if spec.seat != "random" else list(spec.with_seats)
+    low, high = spec.step if isinstance(spec.step, tuple) else (spec.step, spec.step)
+    problems = [
+        ("with_seats" if seat in spec.with_seats else "seat", f"expected a seat from 0 to {seats - 1}, got {seat}")
+        for seat in struck
+        if not 0 <= seat < seats
+    ]
+    if len(set(struck)) != len(struck) or len(spec.with_seats) >= seats:
+        problems.append(("with_seats", f"expected other seats than {spec.seat}, each once, got {spec.with_seats}"))
+    if not 0 <= low <= high:
+        problems.append(("step", f"expected a step, or [first, last] with first <= last, got {spec.step}"))
+    if spec.incarnation != "any" and spec.incarnation < 1:
+        expected = 'expected 1 (the first process in the seat) or more, or "any"'
+        problems.append(("incarnation", f"{expected}, got {spec.incarnation}"))
+    if (spec.moment is None) == (spec.during is None):
+        problems.append(("kind", 'expected exactly one of moment and during = "recovery of another"'))
+    if spec.after_ms < 0 or (spec.after_ms > 0 and spec.kind not in FROM_A_TIMER):
+        kinds = " and ".join(sorted(FROM_A_TIMER))
+        problems.append(("after_ms", f"expected 0, or more for {kinds}; {spec.kind} strikes in the training thread"))
+    if spec.for_s is not None and not spec.for_s > 0:
+        problems.append(("for_s", f"expected more than 0 seconds, got {spec.for_s}"))
+    return problems

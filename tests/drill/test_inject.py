@@ -1,0 +1,268 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import msgspec
+import pytest
+
+from closeranks.drill import inject
+from closeranks.drill.fault import ANY_INCARNATION, FAILURE_CODE, Fault, Kind, Moment
+
+DEADLINE_S = 20.0
+
+
+def fault(kind=Kind.EXCEPTION, **changes):
+    return Fault(kind=kind, **({"seat": 1, "step": 3, "moment": Moment.APPLY} | changes))
+
+
+def plan_file(tmp_path, *faults):
+    path = tmp_path / "faults.json"
+    path.write_bytes(msgspec.json.encode(faults))
+    return path
+
+
+def striker_for(tmp_path, *faults, seat=1, incarnation=1):
+    striker = inject.Striker(faults, inject.claims_of(tmp_path / "faults.json"))
+    striker.seated(seat, incarnation)
+    return striker
+
+
+def test_without_the_variable_there_is_no_striker(monkeypatch):
+    monkeypatch.delenv("CLOSERANKS_DRILL", raising=False)
+    assert inject.from_environment() is None
+
+
+def test_an_unreadable_list_is_an_error_that_names_it(monkeypatch, tmp_path):
+    path = tmp_path / "faults.json"
+    path.write_text('[{"kind": "kill"}]')
+    monkeypatch.setenv("CLOSERANKS_DRILL", str(path))
+    with pytest.raises(ValueError, match=r"faults\.json: expected a JSON list of faults"):
+        inject.from_environment()
+
+
+def test_the_seat_of_the_environment_is_taken_before_the_script_says_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("CLOSERANKS_DRILL", str(plan_file(tmp_path, fault(moment=Moment.START_UP))))
+    monkeypatch.setenv("CLOSERANKS_SEAT", "1")
+    monkeypatch.setenv("CLOSERANKS_INCARNATION", "1")
+    striker = inject.from_environment()
+    with pytest.raises(inject.DrillFault):
+        striker.at("start-up", -1)
+
+
+def test_a_spare_is_not_struck_before_it_is_seated(tmp_path):
+    striker = inject.Striker((fault(),), tmp_path / "struck")
+    striker.at("apply", 3)
+    striker.seated(1, 1)
+    with pytest.raises(inject.DrillFault):
+        striker.at("apply", 3)
+
+
+def test_a_fault_strikes_its_seat_incarnation_step_and_moment_and_nothing_else(tmp_path):
+    striker_for(tmp_path, fault(), seat=0).at("apply", 3)
+    striker_for(tmp_path, fault(), incarnation=2).at("apply", 3)
+    striker = striker_for(tmp_path, fault())
+    striker.at("apply", 2)
+    striker.at("backward", 3)
+    with pytest.raises(inject.DrillFault, match=r"exception in apply of step 3, seat 1"):
+        striker.at("apply", 3)
+
+
+def test_a_fault_strikes_once_even_across_processes_and_incarnations(tmp_path):
+    anyone = fault(incarnation=ANY_INCARNATION)
+    with pytest.raises(inject.DrillFault):
+        striker_for(tmp_path, anyone).at("apply", 3)
+    striker_for(tmp_path, anyone, incarnation=2).at("apply", 3)
+
+
+def test_a_strike_is_announced_before_it_falls(tmp_path):
+    said = []
+    striker = striker_for(tmp_path, fault())
+    striker.announce = lambda *words: said.append(words)
+    with pytest.raises(inject.DrillFault):
+        striker.at("apply", 3)
+    assert said == [("exception", 3, "apply")]
+
+
+def test_a_slow_seat_is_announced_once_and_slow_from_its_step_on(tmp_path):
+    said = []
+    striker = striker_for(tmp_path, fault(Kind.SLOW, for_s=0.02))
+    striker.announce = lambda *words: said.append(words)
+    began_s = time.monotonic()
+    striker.at("apply", 2)
+    assert not said
+    striker.at("apply", 3)
+    striker.at("apply", 4)
+    assert time.monotonic() - began_s >= 0.04
+    assert len(said) == 1
+
+
+def test_a_volley_waits_until_all_its_members_stand_at_their_moment(tmp_path):
+    volley = (fault(seat=1, volley=1), fault(seat=2, volley=1))
+    first, second = striker_for(tmp_path, *volley, seat=1), striker_for(tmp_path, *volley, seat=2)
+    struck_s = {}
+
+    def strike(name, striker):
+        with pytest.raises(inject.DrillFault):
+            striker.at("apply", 3)
+        struck_s[name] = time.monotonic()
+
+    early = threading.Thread(target=strike, args=("first", first))
+    early.start()
+    while not inject.claims_of(tmp_path / "faults.json").exists():
+        time.sleep(0.001)  # nothing but the file tells that the first one waits
+    assert "first" not in struck_s
+    strike("second", second)
+    early.join(DEADLINE_S)
+    assert abs(struck_s["first"] - struck_s["second"]) < 0.5
+
+
+def test_what_is_not_armed_costs_less_than_a_microsecond(tmp_path):
+    striker = striker_for(tmp_path, fault(), seat=0)
+    best_s = min(_seconds_of_calls(striker, 2000) for _ in range(5))
+    assert best_s / 2000 < 1e-6
+
+
+def _seconds_of_calls(striker, calls):
+    began_s = time.perf_counter()
+    for step in range(calls):
+        striker.at("apply", step)
+    return time.perf_counter() - began_s
+
+
+# --- what needs a process of its own ----------------------------------------------------------------------------
+
+STRUCK_WORKER = """
+from closeranks.drill import inject
+striker = inject.from_environment()
+striker.announce = lambda *words: print(*words, flush=True)
+striker.at("apply", 3)
+print("went on", flush=True)
+"""
+
+BESIDE = """
+import threading, time
+def tick():
+    while True:
+        time.sleep(0.01)
+        print("tick", flush=True)
+threading.Thread(target=tick, daemon=True).start()
+"""
+
+
+def struck_worker(tmp_path, planned, prelude="", script=STRUCK_WORKER):
+    environment = os.environ | {
+        "CLOSERANKS_DRILL": str(plan_file(tmp_path, planned)),
+        "CLOSERANKS_SEAT": "1",
+        "CLOSERANKS_INCARNATION": "1",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", prelude + script],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        (Kind.KILL, -signal.SIGKILL),
+        (Kind.SEGFAULT, -signal.SIGSEGV),
+        (Kind.EXIT0, 0),
+        (Kind.SYSTEM_EXIT, 0),
+        (Kind.EXIT_CODE, FAILURE_CODE),
+        (Kind.EXCEPTION, 1),
+    ],
+)
+def test_a_lethal_fault_announces_itself_and_ends_its_process(tmp_path, kind, status):
+    worker = struck_worker(tmp_path, fault(kind))
+    output, _ = worker.communicate(timeout=DEADLINE_S)
+    assert (output, worker.returncode) == (f"{kind} 3 apply\n", status)
+
+
+@pytest.mark.process
+def test_a_freeze_stops_the_whole_process(tmp_path):
+    worker = struck_worker(tmp_path, fault(Kind.FREEZE))
+    try:
+        _, status = os.waitpid(worker.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+    finally:
+        worker.kill()
+        worker.communicate(timeout=DEADLINE_S)
+
+
+@pytest.mark.process
+def test_a_freeze_from_a_timer_lets_the_training_thread_go_on_until_then(tmp_path):
+    worker = struck_worker(
+        tmp_path, fault(Kind.KILL, after_ms=300), script=STRUCK_WORKER + "import time; time.sleep(60)"
+    )
+    output, _ = worker.communicate(timeout=DEADLINE_S)
+    assert (output, worker.returncode) == ("went on\nkill 3 apply\n", -signal.SIGKILL)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("kind", "others_run"), [(Kind.GIL, False), (Kind.BLOCK, True)])
+def test_a_hang_holds_the_interpreter_lock_or_gives_it_back(tmp_path, kind, others_run):
+    worker = struck_worker(tmp_path, fault(kind, for_s=0.5), prelude=BESIDE)
+    try:
+        lines = worker.communicate(timeout=DEADLINE_S)[0].splitlines()
+    finally:
+        worker.kill()
+    during = lines[lines.index(f"{kind} 3 apply") : lines.index("went on")]
+    assert ("tick" in during[2:]) == others_run  # one may have been on its way
+
+
+TRAINING = """
+import json, os, sys
+import torch
+from closeranks.drill import inject
+torch.manual_seed(0)
+model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(10)])
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+passed = []
+for index, layer in enumerate(model):
+    layer.register_forward_hook(lambda *_, i=index: passed.append(["forward", i]))
+    layer.weight.register_hook(lambda _, i=index: passed.append(["backward", i]))
+striker = inject.from_environment()
+striker.announce = lambda *words: passed.append(list(words))
+striker.watch([model])
+raised = 0
+for step in range(6):
+    passed.clear()
+    striker.at("forward", step)
+    try:
+        loss = model(torch.ones(2, 4)).sum()
+        striker.at("backward", step)
+        loss.backward()
+    except inject.DrillFault:
+        raised += 1
+        print(json.dumps([step, passed]))
+    else:
+        striker.at("apply", step)
+        optimizer.step()
+    optimizer.zero_grad()
+print(json.dumps(raised))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("moment", [Moment.FORWARD, Moment.BACKWARD])
+def test_a_fault_strikes_amid_forward_and_backward_once(tmp_path, moment):
+    worker = struck_worker(tmp_path, fault(moment=moment, depth=0.5), script=TRAINING)
+    first, raised = map(json.loads, worker.communicate(timeout=DEADLINE_S)[0].splitlines())
+    step, passed = first
+    assert (step, raised) == (3, 1)
+    assert passed[-1] == ["exception", 3, moment.value]
+    layers = [layer for place, layer in passed[:-1] if place == moment.value]
+    assert 2 <= len(layers) <= 8  # neither the first nor the last of ten
+
+
+def test_importing_the_striker_does_not_import_torch():
+    check = "import sys, closeranks.drill.inject; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
