@@ -48,7 +48,7 @@ class Field(IntEnum):
     CLOSED_STEP = 7  # -1: none
     ENTERED = 8  # collectives launched under this term
     RETURNED = 9  # collectives completed under this term
-    OPERATION = 10  # code of the last launched collective, see train/group.py
+    OPERATION = 10  # code of the last launched collective, see operations.py
     OPERATION_BYTES = 11
     SECTION_HASH = 12  # first 8 bytes of the label's digest, 0 outside sections
     CATEGORY = 13  # index into list(Category)

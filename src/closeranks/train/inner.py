@@ -12,9 +12,6 @@ import torch.distributed as dist
 
 from closeranks.train import sockets
 
-# How long a member waits for the others at the rendezvous if nobody interrupts it. The controller's own deadline
-# is shorter; this one only bounds a wait whose supervisor is gone.
-_RENDEZVOUS_S = 600
 _GLOO_THREADS = 2
 
 
@@ -75,9 +72,8 @@ class Inner:
         """The backend that serves tensors of this device."""
         return self.cuda if device.type == "cuda" and self.cuda is not None else self.cpu
 
-    def cut(self) -> None:
-        """Wake whoever waits in this group; operations in flight end with an error."""
-        sockets.cut(self.own_ports, self.peers)
+    def abort_accelerator(self) -> None:
+        """End the accelerator's operations in flight with an error; gloo's end when its sockets are cut."""
         if self.cuda is not None:
             self.cuda.abort()
 

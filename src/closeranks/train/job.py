@@ -272,13 +272,9 @@ class Job:
         self.world.on_collective = self._strike_in_collective
 
     def _strike_in_collective(self) -> None:
-        if self._looping and self.world.attempt is Attempt.OPEN:
-            self.strike("collective", self.world.vitals.words[Field.STEP], rehearsal=not self.in_real_step)
-
-    @property
-    def in_real_step(self) -> bool:
-        """Whether the open attempt counts, i.e. is no rehearsal."""
-        return self.world.vitals.words[Field.DOING] != Doing.STARTING
+        words = self.world.vitals.words
+        if self.world.attempt is Attempt.OPEN and words[Field.DOING] != Doing.STARTING:  # no rehearsal
+            self.strike("collective", words[Field.STEP])
 
     def strike(self, moment: str, step: int, *, rehearsal: bool = False) -> None:
         """A moment at which an armed drill may strike."""
@@ -405,7 +401,7 @@ def _facts() -> dict[str, str]:
     script = Path(sys.argv[0])
     facts = {
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "script": hashlib.blake2b(script.read_bytes(), digest_size=16).hexdigest() if script.is_file() else "",
         "host": platform.node(),
     }

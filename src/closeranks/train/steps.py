@@ -15,7 +15,6 @@ from closeranks.events import Category
 from closeranks.train import transfer
 from closeranks.train.inner import Inner
 from closeranks.train.poison import PeerLost
-from closeranks.train.seat_page import SeatStateMissing
 from closeranks.train.world import Attempt
 from closeranks.vitals import Doing, Field, StepMark
 
@@ -130,7 +129,9 @@ class Loop:
         self._highest = -1  # highest step that was ever closed here: at or below it a step is repeated
         self._attempt = 0
         self._intact = True
+        self._undone = False
         self._lost_since_ns = 0
+        self._void: Step | None = None  # an attempt whose traces have to be undone, or that others have closed
         self._to_report_resume = False
         self._next_summary_s = 0.0
 
@@ -174,6 +175,7 @@ class Loop:
         words = world.vitals.words
         self._attempt += 1
         words[Field.STEP], words[Field.ATTEMPT] = step.number, self._attempt
+        world.vitals.reals[Field.LOSS] = math.nan
         world.opened_ns = time.monotonic_ns()
         world.backward_seen = step.rehearsal
         world.attempt = Attempt.OPEN
@@ -200,7 +202,7 @@ class Loop:
         applying = world.attempt is Attempt.APPLYING
         world.attempt = Attempt.NONE
         if world.poison is not None and not applying:
-            self._lost_since_ns = world.opened_ns
+            self._lost_since_ns, self._void = world.opened_ns, None if step.rehearsal else step
             return error is None or isinstance(error, Exception)
         if error is not None:
             return False
@@ -216,14 +218,17 @@ class Loop:
             job.page.write(step.number)
         self.closed = step.number
         self._highest = max(self._highest, step.number)
-        world.vitals.close_step(
-            StepMark(step.number, self._attempt, world.opened_ns, time.monotonic_ns(), step.loss)
-        )
+        self._mark_closed(step)
         world.vitals.move(Doing.BETWEEN)
         self._attempt = 0
         step.run_callbacks()
         self._summarise_timers()
         job.strike("between", step.number)
+
+    def _mark_closed(self, step: Step) -> None:
+        vitals = self.world.vitals
+        mark = StepMark(step.number, self._attempt, self.world.opened_ns, time.monotonic_ns(), step.loss)
+        vitals.close_step(mark)
 
     def _summarise_timers(self) -> None:
         now_s = time.monotonic()
@@ -284,7 +289,6 @@ class Loop:
         self.job.strike("idle", self.closed)
         while True:
             if self.world.poison is not None:
-                self._lost_since_ns = time.monotonic_ns()
                 self._recover()
                 return False
             message = self._next_message()
@@ -298,7 +302,9 @@ class Loop:
 
     def _recover(self) -> None:
         """From a poisoned term to the next one in which everybody holds the same state."""
-        self.world.vitals.spend(Category.STALLED, at_ns=self._lost_since_ns or None)
+        if self._void is None:
+            self._lost_since_ns = time.monotonic_ns()
+        self.world.vitals.spend(Category.STALLED, at_ns=self._lost_since_ns)
         self.world.vitals.move(Doing.RECOVERING)
         self._pause()
         self._join_terms(self._await_seat())
@@ -308,8 +314,9 @@ class Loop:
         term = world.term
         if not world.wait_quiet(_QUIET_S):
             raise RuntimeError(f"collectives of term {term} still run {_QUIET_S:.0f} s after they were cut")
-        if self._intact:
+        if self._void is not None and not self._undone:
             job.undo.restore()
+            self._undone = True
         if job.control is not None:
             job.control.send(
                 messages.Paused(
@@ -333,6 +340,14 @@ class Loop:
             break
         self._to_report_resume = True
         self._attempt = 0
+        self._close_with_the_others()
+
+    def _close_with_the_others(self) -> None:
+        """Peers had applied the step of our void attempt: it is closed here too, with the loss that we computed."""
+        step, self._void, self._undone = self._void, None, False
+        if step is not None and step.number == self.closed:
+            self._mark_closed(step)
+            step.run_callbacks()
 
     def _join_term(self, seat: messages.Seat) -> None:
         world, job = self.world, self.job
@@ -405,5 +420,3 @@ class Loop:
             if isinstance(message, messages.Leave):
                 raise SystemExit(0)
 
-
-__all__ = ["Loop", "MicroBatch", "SeatStateMissing", "Step"]

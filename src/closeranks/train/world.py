@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from closeranks.train import sockets
 from closeranks.train.inner import Inner, PrivateWorld
-from closeranks.train.operations import CODES
+from closeranks.operations import CODES
 from closeranks.train.poison import PeerLost
 from closeranks.vitals import Doing, Field
 
@@ -235,12 +235,9 @@ class World:
             endpoint = self._endpoint
         ports = {port for inner in inners for port in inner.own_ports}
         peers = {peer for inner in inners for peer in inner.peers}
-        if endpoint is not None:
-            peers.add(endpoint)
-        sockets.cut(ports, peers)
+        sockets.cut(ports, peers | ({endpoint} if endpoint is not None else set()))
         for inner in inners:
-            if inner.cuda is not None:
-                inner.cuda.abort()
+            inner.abort_accelerator()
 
 
 def _first_line(error: BaseException) -> str:
