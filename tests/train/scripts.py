@@ -64,3 +64,123 @@ def train(*, norm: bool) -> None:
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
+
+
+def collectives() -> None:
+    """Every collective that user code calls, checked against its definition on each rank."""
+    import torch.distributed as dist
+    import torch.distributed._functional_collectives as functional
+    from torch.distributed.device_mesh import init_device_mesh
+
+    job = cr.join()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    total = sum(range(size))
+
+    def mine(value: float = 0.0) -> torch.Tensor:
+        return torch.full((4,), float(rank) + value)
+
+    x = mine()
+    dist.all_reduce(x)
+    assert x.tolist() == [total] * 4
+    x = mine()
+    dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True).wait()
+    assert x.tolist() == [size - 1] * 4
+    work = dist.all_reduce(x := mine(), async_op=True)
+    work.get_future().wait()
+    assert work.is_completed() and x.tolist() == [total] * 4
+    dist.broadcast(x := mine(), src=1)
+    assert x.tolist() == [1] * 4
+    dist.reduce(x := mine(), dst=2)
+    assert rank != 2 or x.tolist() == [total] * 4
+    parts = [torch.zeros(4) for _ in range(size)]
+    dist.all_gather(parts, mine())
+    assert [int(p[0]) for p in parts] == list(range(size))
+    dist.all_gather_into_tensor(whole := torch.zeros(4 * size), mine())
+    assert whole.view(size, 4)[:, 0].tolist() == list(range(size))
+    dist.reduce_scatter_tensor(out := torch.zeros(4), torch.arange(4.0 * size))
+    assert out.tolist() == (torch.arange(4.0 * size)[4 * rank : 4 * rank + 4] * size).tolist()
+    dist.reduce_scatter(out, [torch.full((4,), float(i)) for i in range(size)])
+    assert out.tolist() == [rank * size] * 4
+    gathered = [torch.zeros(4) for _ in range(size)] if rank == 0 else None
+    dist.gather(mine(), gathered, dst=0)
+    assert gathered is None or [int(p[0]) for p in gathered] == list(range(size))
+    dist.scatter(out, [torch.full((4,), float(i)) for i in range(size)] if rank == 0 else None, src=0)
+    assert out.tolist() == [rank] * 4
+    dist.all_to_all_single(out4 := torch.zeros(size), torch.full((size,), float(rank)))
+    assert out4.tolist() == list(range(size))
+    lists = [torch.zeros(1) for _ in range(size)]
+    dist.all_to_all(lists, [torch.full((1,), float(rank)) for _ in range(size)])
+    assert [int(t) for t in lists] == list(range(size))
+    dist.barrier()
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert [o["rank"] for o in objects] == list(range(size))
+    box = [f"from {rank}"]
+    dist.broadcast_object_list(box, src=3)
+    assert box == ["from 3"]
+    if rank == 0:
+        dist.send(mine(), 1)
+        work = dist.isend(mine(5), 1)
+        work.wait()
+    elif rank == 1:
+        dist.recv(x := torch.zeros(4), 0)
+        assert x.tolist() == [0] * 4
+        dist.recv(x)
+        assert x.tolist() == [5] * 4
+    peer = rank ^ 1
+    ops = [dist.P2POp(dist.isend, mine(), peer), dist.P2POp(dist.irecv, got := torch.zeros(4), peer)]
+    for request in dist.batch_isend_irecv(ops):
+        request.wait()
+    assert got.tolist() == [peer] * 4
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(x := mine(), group=pair)
+        assert x.tolist() == [1] * 4
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("a", "b"))
+    dist.all_reduce(x := mine(), group=mesh["b"].get_group())
+    half = size // 2
+    assert x[0] == sum(range((rank // half) * half, (rank // half + 1) * half))
+    y = functional.all_reduce(mine(), "sum", dist.group.WORLD)
+    assert y.tolist() == [total] * 4
+    y = functional.all_gather_tensor(mine(), 0, dist.group.WORLD)
+    assert y.view(size, 4)[:, 0].tolist() == list(range(size))
+    y = functional.reduce_scatter_tensor(torch.arange(4.0 * size), "sum", 0, dist.group.WORLD)
+    assert y.tolist() == (torch.arange(4.0 * size)[4 * rank : 4 * rank + 4] * size).tolist()
+    try:
+        dist.all_reduce(torch.zeros(3).to_sparse(), op=dist.ReduceOp.PRODUCT)
+    except (RuntimeError, ValueError):
+        assert job.world.poison is None  # our own mistake is no lost peer
+    else:
+        raise AssertionError("a senseless call passed")
+    job.world.wait_quiet(5)
+    for step in job.steps(until=1):
+        with step:
+            pass
+
+
+def fsdp2() -> None:
+    """Fully sharded training: it runs on our groups."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.set_num_threads(1)
+    job = cr.join(seed=7)
+    torch.manual_seed(0)
+    mesh = init_device_mesh("cpu", (2, job.size // 2), mesh_dim_names=("replicate", "shard"))
+    model = Net()
+    for layer in model.body.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    batches = cr.Batches(Text(), global_batch=8, seed=3)
+    job.protect(model=model, optimizer=optimizer, batches=batches)
+    first = last = None
+    for step in job.steps(until=8):
+        with step:
+            loss = loss_of(model, step.batch)
+            loss.backward()
+            step.report(loss=loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        first, last = first or float(loss), float(loss)
+    assert last < first, (first, last)

@@ -57,8 +57,8 @@ class OuterWork(dist.Work):  # type: ignore[misc]
         return self._future.value()
 
 
-class _PeerToPeerWork(dist.Work):  # type: ignore[misc]
-    """send and recv: gloo gives them no future, so the wait itself is watched."""
+class _WatchedWork(dist.Work):  # type: ignore[misc]
+    """For operations without a future (gloo's send, recv, reduce_scatter): the wait itself is watched."""
 
     def __init__(self, work: Any, world: World, result: Any) -> None:
         super().__init__()
@@ -79,6 +79,10 @@ class _PeerToPeerWork(dist.Work):  # type: ignore[misc]
         return True
 
     synchronize = wait
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        self.wait()
+        return _done(self._result)
 
     def is_completed(self) -> bool:
         return not self._pending or bool(self._work.is_completed())
@@ -141,6 +145,7 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
         self.members = list(options.global_ranks_in_group) or list(range(self._size))
         self.label = f"{options.group_id}:{','.join(map(str, self.members))}"
         self._is_world = not options.global_ranks_in_group
+        self._name = self._description = ""
         self.inner: Inner | PrivateWorld | None = None
         world.adopt(self)
 
@@ -176,6 +181,25 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def getBackendName(self) -> str:  # noqa: N802
         return BACKEND
+
+    # torch keeps name and description in registered backends, of which a Python group has none.
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        self._description = description
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._description
+
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+    _set_group_name = setGroupName
+    _set_group_desc = setGroupDesc
 
     def shutdown(self) -> None:
         self._drop()
@@ -226,8 +250,10 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
         except BaseException:
             world.returned()
             raise
-        if peer_to_peer:
-            return _PeerToPeerWork(work, world, result)
+        try:
+            inner_future = work.get_future()
+        except RuntimeError:
+            return _WatchedWork(work, world, result)
 
         def finish(future: torch.futures.Future[Any]) -> Any:
             try:
@@ -240,7 +266,7 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
                 world.returned()
             return result
 
-        return OuterWork(work.get_future().then(finish), world)
+        return OuterWork(inner_future.then(finish), world)
 
     def _begin_record(self, operation: str, result: Any) -> Callable[[Any], None] | None:
         setup = self._world.setup
@@ -271,9 +297,6 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
     def barrier(self, opts: Any = None) -> dist.Work:
         return self._run("barrier", [], lambda b: b.barrier(opts or c10d.BarrierOptions()))
 
-    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
-        self.barrier().wait()
-
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         opts = opts or c10d.AllgatherOptions()
         return self._run("allgather", outputs, lambda b: b.allgather(outputs, inputs, opts))
@@ -292,8 +315,11 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         opts = opts or c10d.AllgatherOptions()
-        names = ("all_gather_single_coalesced", "allgather_into_tensor_coalesced")
-        return self._run("all_gather_single_coalesced", outputs, lambda b: _either(b, *names)(outputs, inputs, opts))
+        return self._run(
+            "all_gather_single_coalesced",
+            outputs,
+            lambda b: _each(_either(b, "all_gather_single", "_allgather_base"), outputs, inputs, opts),
+        )
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -318,8 +344,11 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         opts = opts or c10d.ReduceScatterOptions()
-        names = ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced")
-        return self._run("reduce_scatter_single_coalesced", outputs, lambda b: _either(b, *names)(outputs, inputs, opts))
+        return self._run(
+            "reduce_scatter_single_coalesced",
+            outputs,
+            lambda b: _each(_either(b, "reduce_scatter_single", "_reduce_scatter_base"), outputs, inputs, opts),
+        )
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -349,6 +378,36 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
 
 
 _KEPT_OF_DDP_BYTES = 65536  # bucket orders are kept, parameters are not: the newcomer gets them from a donor
+
+
+class _Works:
+    """Several operations of a backend, waited for as one."""
+
+    def __init__(self, works: list[Any]) -> None:
+        self._works = works
+
+    def wait(self, timeout: Any = None) -> bool:
+        problem: RuntimeError | None = None
+        for work in self._works:
+            try:
+                work.wait(timeout) if timeout is not None else work.wait()
+            except RuntimeError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+        return True
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def get_future(self) -> Any:
+        raise RuntimeError("several operations have no common future")
+
+
+def _each(operation: Any, outputs: Any, inputs: Any, opts: Any) -> _Works | Any:
+    """A coalesced collective as single ones: backends do not offer theirs to Python."""
+    works = [operation(output, value, opts) for output, value in zip(outputs, inputs, strict=True)]
+    return works[0] if len(works) == 1 else _Works(works)
 
 
 def _either(backend: Any, name: str, older_name: str) -> Any:

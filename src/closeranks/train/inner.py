@@ -138,11 +138,6 @@ class PrivateWorld:
             part.copy_(value.reshape(-1)[: part.numel()])
         return Answered([output])
 
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, *_: Any) -> Answered:
-        for output, value in zip(outputs, inputs, strict=True):
-            self.all_gather_single(output, value)
-        return Answered(outputs)
-
     def gather(self, outputs: Any, inputs: Any, *_: Any) -> Answered:
         for per_rank, mine in zip(outputs, inputs, strict=False):
             for output in per_rank:
@@ -164,11 +159,6 @@ class PrivateWorld:
         flat.copy_(value.reshape(-1)[self._rank * flat.numel() :][: flat.numel()])
         output.copy_(flat.view_as(output))
         return Answered([output])
-
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, *_: Any) -> Answered:
-        for output, value in zip(outputs, inputs, strict=True):
-            self.reduce_scatter_single(output, value)
-        return Answered(outputs)
 
     def alltoall(self, outputs: Any, inputs: Any, *_: Any) -> Answered:
         for output in outputs:

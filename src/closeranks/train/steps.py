@@ -173,7 +173,7 @@ class Loop:
             step.batch = job.batches.fetch(step.number, world.seat or 0, world.size)
         job.randomness.set_for(step.number, world.seat or 0)
         words = world.vitals.words
-        self._attempt += 1
+        self._attempt = self._attempt + 1 if words[Field.STEP] == step.number else 1
         words[Field.STEP], words[Field.ATTEMPT] = step.number, self._attempt
         world.vitals.reals[Field.LOSS] = math.nan
         world.opened_ns = time.monotonic_ns()
@@ -220,6 +220,7 @@ class Loop:
         self._highest = max(self._highest, step.number)
         self._mark_closed(step)
         world.vitals.move(Doing.BETWEEN)
+        world.vitals.words[Field.STEP] = step.number + 1
         self._attempt = 0
         step.run_callbacks()
         self._summarise_timers()
@@ -339,7 +340,6 @@ class Loop:
                 continue
             break
         self._to_report_resume = True
-        self._attempt = 0
         self._close_with_the_others()
 
     def _close_with_the_others(self) -> None:
