@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 
 import torch
 from torch import nn
@@ -184,3 +183,165 @@ def fsdp2() -> None:
             optimizer.zero_grad()
         first, last = first or float(loss), float(loss)
     assert last < first, (first, last)
+
+
+def endless() -> None:
+    """Runs until it is told to stop."""
+    torch.set_num_threads(1)
+    job = cr.join(seed=7)
+    torch.manual_seed(0)
+    model = DDP(Net())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=4, seed=3))
+    for step in job.steps(until=10**9):
+        with step:
+            loss_of(model, step.batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def accumulate() -> None:
+    """no_sync through micro-batches, a GradScaler that skips a step now and then, uneven shares."""
+    torch.set_num_threads(1)
+    job = cr.join(seed=7)
+    torch.manual_seed(0)
+    model = DDP(Net(norm=True))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40, growth_interval=2)
+    batches = cr.Batches(Text(), global_batch=22, seed=3)
+    job.protect(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, batches=batches)
+    for step in job.steps(until=STEPS):
+        with step:
+            total = 0.0
+            for part in step.micro_batches(2):
+                with torch.autocast("cpu", torch.bfloat16):
+                    loss = loss_of(model, part.batch) * part.weight
+                scaler.scale(loss).backward()
+                total += float(loss)
+            step.report(loss=total)
+            scaler.step(optimizer)
+            scaler.update()
+            scheduler.step()
+            optimizer.zero_grad()
+
+
+def swallowing() -> None:
+    """The user's code catches everything; poison must not be lost in it."""
+    torch.set_num_threads(1)
+    job = cr.join(seed=7)
+    torch.manual_seed(0)
+    model = DDP(Net())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=10, seed=3))
+    for step in job.steps(until=STEPS):
+        with step:
+            try:
+                loss = loss_of(model, step.batch)
+                loss.backward()
+                step.report(loss=loss)
+                torch.distributed.all_reduce(torch.zeros(1))
+                optimizer.step()
+            except Exception:  # noqa: BLE001, S110 - what users write
+                pass
+            optimizer.zero_grad()
+
+
+def unused_parameters() -> None:
+    variant(find_unused_parameters=True)
+
+
+def static_graph() -> None:
+    variant(static_graph=True)
+
+
+def variant(**options: bool) -> None:
+    torch.set_num_threads(1)
+    job = cr.join(seed=7)
+    torch.manual_seed(0)
+    model = DDP(Net(), **options)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=10, seed=3))
+    for step in job.steps(until=STEPS):
+        with step:
+            loss = loss_of(model, step.batch)
+            loss.backward()
+            step.report(loss=loss)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def set_up() -> None:
+    """Set-up collectives whose results a newcomer must receive, and a group made by the script."""
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    job = cr.join(seed=7)
+    box = [41 if job.rank == 1 else None]
+    dist.broadcast_object_list(box, src=1)
+    dist.barrier()
+    width = torch.tensor([32 if job.rank == 0 else 0])
+    dist.all_reduce(width)
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    torch.manual_seed(int(box[0]))
+    model = DDP(Net(width=int(width)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=10, seed=3))
+    for step in job.steps(until=STEPS):
+        with step:
+            loss = loss_of(model, step.batch)
+            loss.backward()
+            norm = torch.zeros(1)
+            dist.all_reduce(norm, group=pairs[job.rank // 2])
+            step.report(loss=loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        with job.section("evaluate"):
+            dist.all_reduce(torch.ones(1))
+
+
+def sockets_of_the_user() -> None:
+    """A connection of the user's own must survive a recovery."""
+    import socket
+
+    torch.set_num_threads(1)
+    listener = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(listener.getsockname())
+    served, _ = listener.accept()
+    job = cr.join(seed=7)
+    torch.manual_seed(0)
+    model = DDP(Net())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=10, seed=3))
+    for step in job.steps(until=STEPS):
+        with step:
+            loss_of(model, step.batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    client.sendall(b"alive")
+    assert served.recv(5) == b"alive"
+    late = socket.create_connection(listener.getsockname())
+    listener.accept()[0].sendall(b"x")
+    assert late.recv(1) == b"x"
+
+
+def refused() -> None:
+    """A collective after the optimizer has begun is refused by name."""
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    job = cr.join(seed=7)
+    model = DDP(Net())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=10, seed=3))
+    seen = []
+    for step in job.steps(until=2):
+        with step:
+            loss_of(model, step.batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            try:
+                dist.all_reduce(torch.ones(1))
+            except RuntimeError as error:
+                seen.append(str(error))
+    assert seen and all("allreduce inside the step block" in text for text in seen), seen

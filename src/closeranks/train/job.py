@@ -32,7 +32,7 @@ from closeranks.train.rehearsal import Rehearsal
 from closeranks.train.seat_page import SeatPage
 from closeranks.train.steps import Loop, Step
 from closeranks.train.timers import Timers
-from closeranks.train.undo import UndoArea
+from closeranks.train.undo import UndoArea, ddp_parts
 from closeranks.train.world import Attempt, World
 from closeranks.vitals import Doing, Field, Vitals
 
@@ -318,18 +318,20 @@ class Job:
         if self._striker is not None:
             self._striker.watch(list(self.protected.modules.values()))
 
-    def needs_rehearsal(self) -> bool:
-        """DDP rebuilds its buckets at the second forward, which changes low bits of the sums."""
+    def rehearsal_steps(self) -> int:
+        """Steps until DDP's buckets have their final layout, which decides low bits of the sums; 0 without DDP.
+
+        Buckets are rebuilt at the second forward, with a static graph at the third.
+        """
         if self.world.size == 1:
-            return False
-        modules = self.protected.modules.values()
-        if any(isinstance(part, DistributedDataParallel) for module in modules for part in module.modules()):
-            return True
-        return any(isinstance(found, DistributedDataParallel) for found in gc.get_objects())
+            return 0
+        found = [part for module in self.protected.modules.values() for part in ddp_parts(module)]
+        found = found or [part for part in gc.get_objects() if isinstance(part, DistributedDataParallel)]
+        return 0 if not found else 3 if any(part.static_graph for part in found) else 2
 
     @contextlib.contextmanager
     def rehearsing(self) -> Iterator[None]:
-        """Two steps whose traces are wiped: buckets get their final layout, caches and kernels are warm."""
+        """Steps whose traces are wiped: buckets get their final layout, caches and kernels are warm."""
         environment = self._environment
         log = Path(environment.run_dir) / "logs" / f"p{environment.proc}.rehearsal.log" if environment else None
         rehearsal = Rehearsal(self.protected, self.randomness)

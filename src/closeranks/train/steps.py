@@ -246,15 +246,14 @@ class Loop:
         job.begin_loop()
         if job.control is None:
             return
-        rehearsed = False
-        if job.needs_rehearsal():
+        count = job.rehearsal_steps()
+        if count:
             with job.rehearsing():
-                for _ in range(2):
+                for _ in range(count):
                     step = Step(self, 0, rehearsal=True)
                     yield step
                     self._stop_if_setup_failed()
-            rehearsed = True
-        job.end_setup(rehearsed=rehearsed)
+        job.end_setup(rehearsed=count > 0)
         if job.newcomer:
             self._be_seated()
         elif job.page is not None:

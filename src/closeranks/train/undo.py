@@ -5,12 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from closeranks.train import tree
 from closeranks.train.protected import Protected, always_changed
 
 if TYPE_CHECKING:
     from closeranks.train.randomness import Randomness
+
+
+# An attempt cut between two micro-batches leaves DDP believing that buffers need no broadcast; a replacement, which
+# ended its rehearsal properly, would broadcast them alone.
+_DDP_FLAGS = ("require_forward_param_sync", "require_backward_grad_sync")
+
+
+def ddp_parts(module: torch.nn.Module) -> list[DistributedDataParallel]:
+    """The DDP wrappers in a module: itself, or direct parts of it."""
+    candidates = (module, *module.children())
+    return [part for part in candidates if isinstance(part, DistributedDataParallel)]
 
 
 class UndoArea:
@@ -22,6 +34,7 @@ class UndoArea:
         self._buffers: dict[str, tuple[tuple[int, ...], list[torch.Tensor]]] = {}
         self._others: dict[str, Any] = {}
         self._groups: dict[str, list[dict[str, Any]]] = {}
+        self._ddp: list[tuple[DistributedDataParallel, dict[str, bool]]] = []
         self._random: Any = None
 
     def take(self) -> None:
@@ -39,6 +52,11 @@ class UndoArea:
                 {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in group.items() if k != "params"}
                 for group in optimizer.param_groups
             ]
+        self._ddp = [
+            (part, {flag: getattr(part, flag) for flag in _DDP_FLAGS})
+            for module in self._protected.modules.values()
+            for part in ddp_parts(module)
+        ]
         self._random = self._randomness.capture()
 
     def restore(self) -> None:
@@ -51,11 +69,21 @@ class UndoArea:
         everyone = {**self._protected.others, **self._protected.local}
         for name, state in self._others.items():
             everyone[name].load_state_dict(_copied(state))
+            _forget_unscaling(everyone[name])
         for name, groups in self._groups.items():
             for group, saved in zip(self._protected.optimizers[name].param_groups, groups, strict=True):
                 group.update(saved)
+        for part, flags in self._ddp:
+            for flag, value in flags.items():
+                setattr(part, flag, value)
         self._randomness.restore(self._random)
         self._protected.clear_gradients()
+
+
+def _forget_unscaling(value: Any) -> None:
+    """A scaler remembers outside its state_dict that gradients were unscaled; those of a void attempt are gone."""
+    if isinstance(value, torch.amp.GradScaler):
+        value._per_optimizer_states.clear()
 
 
 def _copied(state: Any) -> Any:
