@@ -100,13 +100,14 @@ def _incident(history: History, records: Sequence[Record], number: int, events: 
     closed = next((event for event in events if isinstance(event, IncidentClosed)), None)
     normal = next((event for event in events if isinstance(event, NormalAgain)), None)
     span = history.incident_spans[number]
-    seats = tuple(dict.fromkeys(seat for event in (opened, *widened) for seat in event.seats))
+    losses: list[IncidentOpened | IncidentWidened] = [opened, *widened]
+    seats = tuple(dict.fromkeys(seat for loss in losses for seat in loss.seats))
     procs = {event.proc for event in errors}
     return Incident(
         incident=number,
         at_s=span.begin_s - history.span.begin_s,
         seats=seats,
-        summary="; then ".join(event.summary for event in (opened, *widened)),
+        summary="; then ".join(loss.summary for loss in losses),
         detectors=tuple(dict.fromkeys(event.detector for event in errors)),
         fault="unknown" if diagnosed is None else diagnosed.fault,
         culprits=() if diagnosed is None else diagnosed.culprits,

@@ -60,6 +60,11 @@ class _Seat(msgspec.Struct, kw_only=True):
     step: int | None = None
     loss: float | None = None
     doing: str = ""
+    moved_s: float = 0.0
+
+    def doing_text(self, now_mono_s: float) -> str:
+        still_s = now_mono_s - self.moved_s
+        return f"{self.doing} for {still_s:.1f} s" if self.doing and still_s > _STALE_S else self.doing
 
 
 class _Trouble(msgspec.Struct, kw_only=True):
@@ -118,23 +123,21 @@ class LiveView:
         """Add a line to the log, such as the output of a worker."""
         self._lines.append(Text(one_line(line), style="dim"))
 
-    def vitals(self, readings: Mapping[int, Reading], now_mono_s: float) -> None:
+    def vitals(self, readings: Mapping[int, Reading]) -> None:
         """Take in what the seats show of themselves."""
         for number, reading in readings.items():
             seat = self._seat(number)
             seat.step = reading.step
             if reading.loss == reading.loss:
                 seat.loss = reading.loss
-            still_s = now_mono_s - reading.moved_ns / 1e9
-            still = f" for {still_s:.1f} s" if still_s > _STALE_S else ""
-            seat.doing = _DOING[reading.doing] + still
+            seat.doing, seat.moved_s = _DOING[reading.doing], reading.moved_ns / 1e9
 
     def _feed_process(self, record: Record) -> None:
         match record.event:
             case RunStarted(seats=seats, spares=spares):
                 self._spare_target = spares
-                for seat in range(seats):
-                    self._seat(seat)
+                for number in range(seats):
+                    self._seat(number)
             case ProcessStarted(proc=proc, seat=None):
                 self._spares[proc] = "warming up"
                 self._places[proc] = (record.mono_s, float("inf"))
@@ -224,7 +227,7 @@ class LiveView:
 
     def render(self, now_mono_s: float) -> ConsoleRenderable:
         """The view at this instant of the node's monotonic clock."""
-        parts: list[ConsoleRenderable] = [self._head(now_mono_s), self._seat_table()]
+        parts: list[ConsoleRenderable] = [self._head(now_mono_s), self._seat_table(now_mono_s)]
         parts += [self._open_panel(trouble, now_mono_s) for trouble in self._open.values()]
         if self._closed:
             parts.append(self._closed_table())
@@ -252,7 +255,7 @@ class LiveView:
         span_s = self._steps[-1].closed_mono_s - self._steps[0].closed_mono_s
         return f"{(len(self._steps) - 1) / span_s:.2f}" if span_s > 0 else "-"
 
-    def _seat_table(self) -> Table:
+    def _seat_table(self, now_mono_s: float) -> Table:
         table = Table(box=None, pad_edge=False, header_style="dim")
         for name, width in (("seat", 8), ("status", 18), ("doing", 22)):
             table.add_column(name, min_width=width)
@@ -261,7 +264,9 @@ class LiveView:
         for seat in self._seats.values():
             loss = "-" if seat.loss is None else f"{seat.loss:.4f}"
             step = "-" if seat.step is None else f"{seat.step:,}"
-            table.add_row(Text(seat.name, style="bold"), _status(seat.status), Text(seat.doing), step, loss)
+            table.add_row(
+                Text(seat.name, style="bold"), _status(seat.status), Text(seat.doing_text(now_mono_s)), step, loss
+            )
         for proc, status in self._spares.items():
             table.add_row(Text(f"p{proc}", style="bold"), _status(f"spare, {status}"), "", "", "")
         for _ in range(self._spare_target - len(self._spares)):
