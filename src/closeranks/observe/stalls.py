@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from closeranks.events import Category, Phase
+from closeranks.events import Phase
 from closeranks.observe.history import History, PhaseSpan, Span, Stay
 
 LOST_ATTEMPT: Final = "lost attempt"  # the part of the attempt before anybody saw that it was lost
@@ -61,10 +61,12 @@ def stalled_spans(history: History, stay: Stay) -> list[Span]:
 def _first_attempt_s(history: History, stay: Stay) -> float:
     if stay.process.stalls:
         return min(stall.until_mono_s for stall in stay.process.stalls)
-    account = stay.process.account
-    if account is None or not account.seconds.get(Category.USEFUL, 0.0) + account.seconds.get(Category.REPEATED, 0.0):
-        return stay.span.end_s
-    return next((s.began_mono_s for s in history.steps if s.began_mono_s >= stay.span.begin_s), stay.span.end_s)
+    begins = (
+        step.began_mono_s
+        for step in history.steps
+        if stay.span.begin_s <= step.began_mono_s and step.closed_mono_s <= stay.span.end_s
+    )
+    return next(begins, stay.span.end_s)
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
