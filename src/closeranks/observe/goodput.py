@@ -239,9 +239,7 @@ def _lost_s(history: History, stay: Stay, seconds: Seconds) -> float:
 
 
 def _repeated_s(history: History, stay: Stay) -> float:
-    return sum(
-        Span(step.began_mono_s, step.closed_mono_s).cut(stay.span).length_s for step in history.steps if step.repeated
-    )
+    return sum(span.cut(stay.span).length_s for span, category in history.work if category is Category.REPEATED)
 
 
 def _stay_stalls(history: History, stay: Stay, seconds: Seconds) -> dict[str, float]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from closeranks.events import Category, StepClosed
+from closeranks.events import Category
 from closeranks.observe.history import History, Span, Stay
 from closeranks.observe.stalls import is_lost, stalled_spans
 
@@ -35,16 +35,6 @@ def lanes(history: History) -> tuple[Lane, ...]:
         if process.born_seat is None
     ]
     return (*seats, *spares)
-
-
-def _work(steps: Sequence[StepClosed]) -> list[tuple[Span, Category]]:
-    """Steps that follow each other, as one stretch of work each."""
-    found = []
-    for repeated, group in itertools.groupby(steps, key=lambda step: step.repeated):
-        run = list(group)
-        category = Category.REPEATED if repeated else Category.USEFUL
-        found.append((Span(run[0].began_mono_s, run[-1].closed_mono_s), category))
-    return found
 
 
 def _spare_segments(history: History, proc: int) -> Iterable[Segment]:
@@ -76,7 +66,7 @@ def _seat_segments(history: History, seat: int) -> tuple[Segment, ...]:
 def stay_segments(history: History, stay: Stay) -> list[Segment]:
     """What the records alone tell about a stay, from its begin to its end."""
     layers = [(stay.span, _unworked(history, stay))]
-    mine = [(span.cut(stay.span), category) for span, category in _work(history.steps)]
+    mine = [(span.cut(stay.span), category) for span, category in history.work]
     mine = [(span, category) for span, category in mine if span.length_s > 0]
     if mine:
         rest = Span(mine[-1][0].end_s, stay.span.end_s)
