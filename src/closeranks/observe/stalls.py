@@ -83,8 +83,9 @@ def split_by_phase(spans: Iterable[Span], phases: Sequence[PhaseSpan], incidents
     parts = dict.fromkeys(STALL_PARTS, 0.0)
     begins = sorted(incident.begin_s for incident in incidents)
     for span in spans:
-        covered = union(phase.span.cut(span) for phase in phases)
-        for phase, seconds in _by_phase(span, phases).items():
+        near = [phase for phase in phases if phase.span.begin_s < span.end_s and span.begin_s < phase.span.end_s]
+        covered = union(phase.span.cut(span) for phase in near)
+        for phase, seconds in _by_phase(span, near).items():
             parts[phase] += seconds
         for free in _rest(span, covered):
             # Before an incident began, it is the attempt that the incident took.
