@@ -15,8 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from closeranks.events import (
-    Account,
-    Category,
     Decided,
     Diagnosed,
     IncidentClosed,
@@ -99,13 +97,13 @@ class LiveView:
         self._spares: dict[int, str] = {}  # process -> status
         self._began_s: float | None = None
         self._steps: deque[StepClosed] = deque(maxlen=_RATE_STEPS)
-        self._useful_s: dict[int, float] = {}
+        self._useful_s = 0.0  # wall time of steps that count
         self._places: dict[int, tuple[float, float]] = {}  # spare process -> begin and end of its life as a spare
-        self._accounted_s = 0.0
         self._open: dict[int, _Trouble] = {}
         self._closed: deque[_Trouble] = deque(maxlen=_CLOSED_INCIDENTS)
         self._lines: deque[Text] = deque(maxlen=_LOG_LINES)
         self._ended: RunEnded | None = None
+        self._ended_s = float("inf")
 
     # --- input
 
@@ -170,15 +168,13 @@ class LiveView:
         match record.event:
             case StepClosed() as step:
                 self._steps.append(step)
+                self._useful_s += 0.0 if step.repeated else step.closed_mono_s - step.began_mono_s
                 for number, loss in enumerate(step.losses):
                     seat = self._seat(number)
                     seat.step, seat.loss = step.step, loss
                     seat.status = "training"
-            case Account(proc=proc, at_mono_s=at_s, seconds=seconds):
-                self._useful_s[proc] = seconds.get(Category.USEFUL, 0.0)
-                self._accounted_s = max(self._accounted_s, at_s)
             case RunEnded() as ended:
-                self._ended = ended
+                self._ended, self._ended_s = ended, record.mono_s
             case _:
                 pass
 
@@ -216,14 +212,14 @@ class LiveView:
         """Whether the last record of the run was seen."""
         return self._ended is not None
 
-    def goodput(self) -> float | None:
-        """Goodput up to the newest account; None before the first one. The report is more exact."""
-        if self._began_s is None or not self._useful_s:
+    def goodput(self, now_mono_s: float) -> float | None:
+        """Goodput up to this instant, from closed steps alone; None before the first one. The report is exact."""
+        if self._began_s is None or not self._steps:
             return None
-        until_s = self._accounted_s
+        until_s = min(now_mono_s, self._ended_s)
         place_s = len(self._seats) * (until_s - self._began_s)
         place_s += sum(max(0.0, min(end_s, until_s) - begin_s) for begin_s, end_s in self._places.values())
-        return min(1.0, sum(self._useful_s.values()) / place_s) if place_s > 0 else None
+        return min(1.0, len(self._seats) * self._useful_s / place_s) if place_s > 0 else None
 
     def render(self, now_mono_s: float) -> ConsoleRenderable:
         """The view at this instant of the node's monotonic clock."""
@@ -242,7 +238,7 @@ class LiveView:
             ("step ", "dim"), ("-" if step is None else f"{step:,}", "bold"),
             ("   loss ", "dim"), ("-" if loss is None else f"{loss:.4f}", "bold"),
             ("   steps/s ", "dim"), (self._rate_text(), "bold"),
-            ("   goodput ", "dim"), (percent_text(self.goodput()), "bold green"),
+            ("   goodput ", "dim"), (percent_text(self.goodput(now_mono_s)), "bold green"),
             ("   time ", "dim"), f"{elapsed_s:.1f} s",
         )  # fmt: skip
         if self._ended is not None:
