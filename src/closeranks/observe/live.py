@@ -115,11 +115,11 @@ class LiveView:
         self._feed_incident(record)
         level = level_of(record.event)
         if level is not Level.DETAIL:
-            self._lines.append(Text(log_line(record), style="red" if level is Level.TROUBLE else ""))
+            self._lines.append(_log_text(log_line(record), "red" if level is Level.TROUBLE else ""))
 
     def say(self, line: str) -> None:
         """Add a line to the log, such as the output of a worker."""
-        self._lines.append(Text(one_line(line), style="dim"))
+        self._lines.append(_log_text(one_line(line), "dim"))
 
     def vitals(self, readings: Mapping[int, Reading]) -> None:
         """Take in what the seats show of themselves."""
@@ -223,11 +223,11 @@ class LiveView:
 
     def render(self, now_mono_s: float) -> ConsoleRenderable:
         """The view at this instant of the node's monotonic clock."""
-        parts: list[ConsoleRenderable] = [self._head(now_mono_s), self._seat_table(now_mono_s)]
+        parts: list[ConsoleRenderable] = [self._head(now_mono_s), Text(), self._seat_table(now_mono_s)]
         parts += [self._open_panel(trouble, now_mono_s) for trouble in self._open.values()]
         if self._closed:
             parts.append(self._closed_table())
-        parts.append(Group(*self._lines))
+        parts += [Text(), *self._lines]
         return Group(*parts)
 
     def _head(self, now_mono_s: float) -> Text:
@@ -296,6 +296,11 @@ class LiveView:
                 Text(trouble.outcome, style=outcome_style(trouble.outcome)),
             )
         return table
+
+
+def _log_text(line: str, style: str) -> Text:
+    """One row of the screen, however long the line is."""
+    return Text(line, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _status(status: str) -> Text:
