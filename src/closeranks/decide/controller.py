@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from msgspec.structs import replace
-
 from closeranks.decide import endings, exits, membership, recovery, trouble
 from closeranks.decide.budgets import Ledger
 from closeranks.decide.diagnosis import Seen, Trouble
@@ -68,8 +66,9 @@ def _living(turn: Turn, number: int) -> Proc | None:
 def _member(turn: Turn, number: int, term: int) -> Proc | None:
     """The process, if it belongs to this term and the term is the newest."""
     proc = _living(turn, number)
-    current = proc is not None and proc.term == term == turn.state.group.term
-    return proc if current else None
+    if proc is None or not proc.term == term == turn.state.group.term:
+        return None
+    return proc
 
 
 def _begun(turn: Turn, _: Begun) -> None:

@@ -48,10 +48,10 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """What a run that ends over this exits with: a signal n counts as 128 + n."""
+        """How the process ended: a signal n counts as 128 + n; 0 when no process ended by it, or with success."""
         if self.signal is not None:
             return 128 + self.signal
-        return self.code or 1
+        return self.code or 0
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,7 +45,7 @@ def _left(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
     turn.drop(proc)
     if fact.code != 0:
         found = _trouble(proc, fact)
-        endings.fail(turn, found.exit_code, f"{found.detail}, after the last step was closed everywhere")
+        endings.fail(turn, found.exit_code or 1, f"{found.detail}, after the last step was closed everywhere")
     elif not membership.occupants(turn.state):
         endings.complete(turn, "every seat finished and left")
 
@@ -86,7 +86,7 @@ def _failed(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
     steps = set(turn.state.group.exited.values())
     if fact.left_at_step is not None and steps == {fact.left_at_step}:
         turn.drop(proc)
-        endings.fail(turn, found.exit_code, f"{found.detail}, after every seat that left did so at the same step")
+        endings.fail(turn, found.exit_code or 1, f"{found.detail}, after every seat that left did so at the same step")
         return
     trouble.meet(turn, found, gone=proc)
 

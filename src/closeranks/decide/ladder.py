@@ -68,19 +68,15 @@ def _hopeless(s: Situation) -> str:
 
 
 def _against_warm(s: Situation) -> str:
-    if hopeless := _hopeless(s):
-        return hopeless
-    if s.corrupt:
-        return s.corrupt
-    if not s.looped:
-        return "not every member had reached a loop in which it can be regrouped"
-    if s.start_up:
-        return "the process failed before the first step of its group"
-    if s.survivors == 0:
-        return "no member survived that could give its state"
-    if s.lost and not s.replicated:
-        return "the state is sharded: a lost seat's part has no donor"
-    return ""
+    objections = (
+        _hopeless(s),
+        s.corrupt,
+        "" if s.looped else "not every member had reached a loop in which it can be regrouped",
+        "the process failed before the first step of its group" if s.start_up else "",
+        "" if s.survivors else "no member survived that could give its state",
+        "the state is sharded: a lost seat's part has no donor" if s.lost and not s.replicated else "",
+    )
+    return next(filter(None, objections), "")
 
 
 def _against_regroup(s: Situation) -> str:
@@ -112,8 +108,6 @@ def _against_fork(s: Situation) -> str:
 def _against_cold(s: Situation) -> str:
     if hopeless := _hopeless(s):
         return hopeless
-    if Rung.COLD_RESTART in s.spent:
-        return "the members of the last group could not be ended"
     return s.cold_budget.reason if isinstance(s.cold_budget, Exceeded) else ""
 
 

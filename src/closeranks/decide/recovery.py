@@ -157,10 +157,9 @@ def _gathering_late(turn: Turn) -> None:
 
 
 def _resuming_late(turn: Turn) -> None:
+    allowed_s = turn.state.settings.deadlines.resume_s
     resuming = [p for p in membership.occupants(turn.state).values() if p.stage is Stage.RESUMING]
-    _isolate_late(
-        turn, resuming, "did not open an attempt after it was told to go on", turn.state.settings.deadlines.resume_s
-    )
+    _isolate_late(turn, resuming, "did not open an attempt after it was told to go on", allowed_s)
 
 
 def _isolate_late(turn: Turn, procs: list[Proc], what: str, allowed_s: float) -> None:
@@ -189,11 +188,10 @@ def _ends_late(turn: Turn) -> bool:
 
 def _clearing_late(turn: Turn) -> None:
     incident = turn.incident()
-    before = turn.state.since_s
-    if _waits(turn, before, turn.state.settings.deadlines.isolate_s):
+    if _waits(turn, turn.state.since_s, turn.state.settings.deadlines.isolate_s):
         names = [f"p{p.proc} of seat {p.seat}" for p in membership.ending_members(turn.state)]
         reason = f"{incident.summary}; {', '.join(names)} could not be ended and could act beside a new group"
-        endings.fail(turn, incident.exit_code, reason)
+        endings.fail(turn, incident.exit_code or 1, reason)
 
 
 def check_poison(turn: Turn) -> None:

@@ -57,7 +57,7 @@ class Life(StrEnum):
 
 # Every transition that is possible; the controller refuses any other as a defect of its own.
 NEXT: Mapping[Life, frozenset[Life]] = {
-    Life.NEW: frozenset({Life.JOINING}),
+    Life.NEW: frozenset({Life.JOINING, Life.ENDED}),
     Life.JOINING: frozenset({Life.REGROUPING, Life.CLEARING, Life.ENDED}),
     Life.REGROUPING: frozenset({Life.RESTORING, Life.GATHERING, Life.CLEARING, Life.ENDED}),
     Life.RESTORING: frozenset({Life.RUNNING, Life.GATHERING, Life.CLEARING, Life.ENDED}),
@@ -122,7 +122,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     opened_s: float
     seats: tuple[int, ...]
-    exit_code: int  # of the run, should this not be recovered
+    exit_code: int  # of the process that was lost first; 0: none ended by itself so far
     summary: str
     phase: Phase = Phase.SEE
     rung: Rung = Rung.STOP

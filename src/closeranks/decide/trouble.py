@@ -60,7 +60,13 @@ def _open_or_widen(turn: Turn, trouble: Trouble, diagnosis: Diagnosis) -> None:
         turn.phase(Phase.SEE, at_s=first_sign_s)
     else:
         turn.note(IncidentWidened(incident=incident.number, seats=seats, summary=trouble.detail))
-        turn.update(incident=replace(incident, seats=tuple(sorted({*incident.seats, *seats}))))
+        turn.update(
+            incident=replace(
+                incident,
+                seats=tuple(sorted({*incident.seats, *seats})),
+                exit_code=incident.exit_code or trouble.exit_code,
+            )
+        )
         turn.phase(Phase.SEE)
     turn.note(
         ErrorSeen(
@@ -97,7 +103,7 @@ def _count_failure(turn: Turn, trouble: Trouble, proc: Proc) -> None:
     """A newcomer was lost before it held any state: the rung that brought it did not help."""
     if proc.filled_by is None or proc.holds_state:
         return
-    by_itself = trouble.seen in (Seen.EXCEPTION, Seen.DEADLINE) or bool(trouble.code)
+    by_itself = trouble.seen in (Seen.EXCEPTION, Seen.LEFT_EARLY, Seen.DEADLINE) or bool(trouble.code)
     # One that fails by itself would fail again; one that was killed from outside deserves another try.
     _count(turn, proc.filled_by, turn.state.settings.tries_per_rung if by_itself else 1)
 
@@ -184,15 +190,7 @@ def _spent(state: State, incident: Incident) -> frozenset[Rung]:
 
 def _is_overdue_end(state: State, trouble: Trouble) -> bool:
     """A process that cannot be ended could still act beside its successor: no warm rung is safe."""
-    return (
-        trouble.seen is Seen.DEADLINE
-        and bool(membership.ending_members(state))
-        and state.life
-        in (
-            Life.GATHERING,
-            Life.CLEARING,
-        )
-    )
+    return trouble.seen is Seen.DEADLINE and not trouble.seats and state.life is Life.GATHERING
 
 
 # --- carrying it out --------------------------------------------------------------------------------------------
@@ -206,7 +204,7 @@ def _carry_out(turn: Turn, trouble: Trouble, choice: ladder.Choice, doomed: list
     for proc in doomed:
         membership.isolate(turn, proc, trouble.detail, capture_stack=capture)
     if choice.rung is Rung.STOP:
-        endings.fail(turn, incident.exit_code, f"{incident.summary}; {choice.reason}")
+        endings.fail(turn, incident.exit_code or 1, f"{incident.summary}; {choice.reason}")
     elif choice.rung is Rung.COLD_RESTART:
         _clear(turn, trouble)
     else:
