@@ -19,7 +19,7 @@ from closeranks.decide.protocol import (
     ProcStuck,
     TermPoisoned,
 )
-from closeranks.decide.state import Settings
+from closeranks.decide.state import Deadlines, Settings
 from closeranks.events import Decided, IncidentClosed, IncidentOpened, Rung
 
 faults = st.lists(st.tuples(st.floats(0.0, 6.0), st.sampled_from(["kill", "freeze"]), st.integers(0, 5)), max_size=6)
@@ -33,7 +33,7 @@ def strike(world: World, kind: str, choice: int) -> None:
 
 
 def broken_world(seed: int, spares: int, planned: list) -> World:
-    world = World(settings=Settings(seats=3, spares=spares), seed=seed)
+    world = World(settings=Settings(seats=3, spares=spares, deadlines=Deadlines(join_s=60.0)), seed=seed)
     for after_s, kind, choice in planned:
         world.at(world.now_s + after_s, lambda kind=kind, choice=choice: strike(world, kind, choice))
     return world

@@ -126,9 +126,6 @@ def _stuck(turn: Turn, fact: ProcStuck) -> None:
     if proc.seat is None:
         membership.isolate(turn, proc, f"spare is stuck: {fact.detail}", capture_stack=True)
         return
-    if turn.state.life is Life.LEAVING:
-        endings.fail(turn, 1, f"seat {proc.seat} is stuck after the last step: {fact.detail}")
-        return
     found = Trouble(
         seen=Seen.PROGRESS,
         detail=f"seat {proc.seat} makes no progress: {fact.detail}",
@@ -137,7 +134,8 @@ def _stuck(turn: Turn, fact: ProcStuck) -> None:
         silent_s=fact.silent_s,
         allowed_s=fact.allowed_s,
     )
-    trouble.meet(turn, found, stuck=(proc,))
+    over = "the last step was closed everywhere before" if turn.state.life is Life.LEAVING else ""
+    trouble.meet(turn, found, stuck=(proc,), hopeless=over)
 
 
 def _group_stuck(turn: Turn, fact: GroupStuck) -> None:

@@ -27,7 +27,8 @@ class Seen(StrEnum):
     STANDSTILL = "standstill"  # nobody moves, nobody can be named
     MISMATCH = "mismatch"  # nobody moves, collectives differ
     POISON = "poison"
-    DEADLINE = "deadline"  # a phase of a recovery or start-up took too long
+    DEADLINE = "deadline"  # a phase of a recovery took too long
+    NO_JOIN = "no-join"  # some processes called join, others did not
     DIGEST = "digest"  # state that must be equal is not
     NO_DONOR = "no-donor"  # nobody holds state that others could take
 
@@ -86,9 +87,17 @@ def signature(trouble: Trouble, step: int) -> Signature | None:
     return None
 
 
-def diagnose(trouble: Trouble) -> Diagnosis:
-    """The likeliest fault behind the trouble."""
-    fault, confidence = _fault(trouble)
+def diagnose(trouble: Trouble, *, repeated: bool, start_up: bool) -> Diagnosis:
+    """The likeliest fault behind the trouble.
+
+    ``repeated``: its signature was seen before a recovery already; ``start_up``: the group had not closed a step.
+    """
+    if repeated and trouble.crash is not None:
+        fault, confidence = faults.DETERMINISTIC_BUG, 0.95
+    elif start_up and trouble.seen in (Seen.EXCEPTION, Seen.EXIT) and trouble.signal is None:
+        fault, confidence = faults.START_UP_CRASH, 0.9
+    else:
+        fault, confidence = _fault(trouble)
     return Diagnosis(fault=fault.name, culprits=trouble.seats, confidence=confidence, evidence=(trouble.detail,))
 
 

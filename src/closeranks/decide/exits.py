@@ -44,8 +44,7 @@ def _spare_ended(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
 def _left(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
     turn.drop(proc)
     if fact.code != 0:
-        found = _trouble(proc, fact)
-        endings.fail(turn, found.exit_code or 1, f"{found.detail}, after the last step was closed everywhere")
+        trouble.meet(turn, _trouble(proc, fact), gone=proc, hopeless="the last step was closed everywhere before")
     elif not membership.occupants(turn.state):
         endings.complete(turn, "every seat finished and left")
 
@@ -77,18 +76,18 @@ def refuse_without_join(turn: Turn) -> None:
     if turn.state.life is not Life.JOINING or group.joined_s is None or not group.exited:
         return
     seats = sorted(group.exited)
-    reason = f"seats {seats} exited with success without calling join(), which others did; every process must call it"
-    endings.fail(turn, 1, reason)
+    detail = f"seats {seats} exited with success without calling join(), which others did"
+    found = Trouble(seen=Seen.NO_JOIN, detail=detail, seats=tuple(seats))
+    trouble.meet(turn, found, hopeless="every process must call it")
 
 
 def _failed(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
     found = _trouble(proc, fact)
     steps = set(turn.state.group.exited.values())
     if fact.left_at_step is not None and steps == {fact.left_at_step}:
-        turn.drop(proc)
-        endings.fail(turn, found.exit_code or 1, f"{found.detail}, after every seat that left did so at the same step")
-        return
-    trouble.meet(turn, found, gone=proc)
+        trouble.meet(turn, found, gone=proc, hopeless="it and others had left the loop after the same step before")
+    else:
+        trouble.meet(turn, found, gone=proc)
 
 
 def _trouble(proc: Proc, fact: ProcEnded) -> Trouble:

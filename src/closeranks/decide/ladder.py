@@ -27,7 +27,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     start_up: bool  # it belongs to starting: a warm rung would meet it again, and restarts have their own budget
     replicated: bool  # False: a lost seat's state has no copy
     corrupt: str = ""  # why state is not trusted, or who gives it is missing
-    repeated: str = ""  # why the failure is deterministic
+    hopeless: str = ""  # why no rung can help: the failure is deterministic, or there is nothing to go back to
     spent: frozenset[Rung] = frozenset()  # rungs that did not help in this incident, or right before it
     budget: Within | Exceeded = Within()  # of the incident as a whole
     cold_budget: Within | Exceeded = Within()  # of a restart from nothing
@@ -62,8 +62,8 @@ def choose(situation: Situation) -> Choice:
 
 
 def _hopeless(s: Situation) -> str:
-    if s.repeated:
-        return s.repeated
+    if s.hopeless:
+        return s.hopeless
     return s.budget.reason if isinstance(s.budget, Exceeded) else ""
 
 

@@ -111,12 +111,9 @@ def _joining_late(turn: Turn) -> None:
     if group.joined_s is None or not _waits(turn, group.joined_s, allowed_s):
         return
     missing = [seat for seat, p in membership.occupants(turn.state).items() if p.stage is Stage.STARTED]
-    endings.fail(
-        turn,
-        1,
-        f"seats {missing} did not call join() within {allowed_s:g} s of the first that did; every process must call "
-        "it, or give more time with --join-timeout",
-    )
+    detail = f"seats {missing} did not call join() within {allowed_s:g} s of the first that did"
+    way_out = "every process must call it; give more time with --join-timeout"
+    trouble.meet(turn, Trouble(seen=Seen.NO_JOIN, detail=detail, seats=tuple(missing)), hopeless=way_out)
 
 
 def _regrouping_late(turn: Turn) -> None:
@@ -187,11 +184,13 @@ def _ends_late(turn: Turn) -> bool:
 
 
 def _clearing_late(turn: Turn) -> None:
-    incident = turn.incident()
-    if _waits(turn, turn.state.since_s, turn.state.settings.deadlines.isolate_s):
-        names = [f"p{p.proc} of seat {p.seat}" for p in membership.ending_members(turn.state)]
-        reason = f"{incident.summary}; {', '.join(names)} could not be ended and could act beside a new group"
-        endings.fail(turn, incident.exit_code or 1, reason)
+    allowed_s = turn.state.settings.deadlines.isolate_s
+    if not _waits(turn, turn.state.since_s, allowed_s):
+        return
+    names = [f"p{p.proc} of seat {p.seat}" for p in membership.ending_members(turn.state)]
+    detail = f"{', '.join(names)} did not end within {allowed_s:g} s"
+    found = Trouble(seen=Seen.DEADLINE, detail=detail, allowed_s=allowed_s)
+    trouble.meet(turn, found, hopeless="they could act beside a new group, so none is started")
 
 
 def check_poison(turn: Turn) -> None:

@@ -16,26 +16,35 @@ _UNTRUSTED = frozenset({Seen.DIGEST, Seen.NO_DONOR})
 _LIVES_AFTER_INTERRUPT = frozenset({Stage.INTERRUPTED, Stage.PAUSED, Stage.STARTED, Stage.JOINED, Stage.WARM})
 
 
-def meet(turn: Turn, trouble: Trouble, *, gone: Proc | None = None, stuck: tuple[Proc, ...] = ()) -> None:
-    """Something went wrong: ``gone`` has ended because of it, ``stuck`` live and have to be isolated."""
+def meet(
+    turn: Turn, trouble: Trouble, *, gone: Proc | None = None, stuck: tuple[Proc, ...] = (), hopeless: str = ""
+) -> None:
+    """Something went wrong: ``gone`` has ended because of it, ``stuck`` live and have to be isolated.
+
+    ``hopeless`` says why nothing can be done about it; empty when the ladder is to be tried.
+    """
     state = turn.state
     if state.stop is not None:
         endings.stopped(turn, state.stop, f"asked to stop; while stopping: {trouble.detail}")
         return
-    diagnosis = diagnose(trouble)
-    _open_or_widen(turn, trouble, diagnosis)
-    for proc in (*stuck, *([gone] if gone else [])):
-        _count_failure(turn, trouble, proc)
-    if trouble.seen in (Seen.POISON, Seen.DEADLINE, Seen.STANDSTILL) and not stuck and state.incident is not None:
-        _count(turn, Rung.REGROUP, 1)  # the attempt to regroup failed without a loss
     repeated = _remember(turn, trouble, gone)
+    start_up = _is_start_up(state, trouble)
+    diagnosis = diagnose(trouble, repeated=bool(repeated), start_up=start_up)
+    _open_or_widen(turn, trouble, diagnosis)
+    _count_failures(turn, trouble, (*stuck, *([gone] if gone else [])), attempt=state.incident is not None)
     if gone is not None and gone.proc in turn.state.procs:
         turn.drop(gone)
     doomed = [replace(proc, stage=Stage.DOOMED, since_s=turn.now_s) for proc in stuck]
     for proc in doomed:
         turn.put(proc)
-    choice = _choose(turn, trouble, diagnosis, repeated)
+    choice = _choose(turn, trouble, diagnosis.fault, start_up=start_up, hopeless=hopeless or repeated)
     _carry_out(turn, trouble, choice, doomed)
+
+
+def _is_start_up(state: State, trouble: Trouble) -> bool:
+    """Before the loop nobody can be regrouped; a bug before the first step would meet a newcomer again."""
+    own_bug = trouble.seen in _OWN or bool(trouble.code)
+    return state.library and (not state.group.looped or (own_bug and state.group.newest_step < 0))
 
 
 # --- the incident -----------------------------------------------------------------------------------------------
@@ -99,13 +108,16 @@ def _first_sign_s(turn: Turn, trouble: Trouble) -> float:
     return min(signs)
 
 
-def _count_failure(turn: Turn, trouble: Trouble, proc: Proc) -> None:
-    """A newcomer was lost before it held any state: the rung that brought it did not help."""
-    if proc.filled_by is None or proc.holds_state:
-        return
+def _count_failures(turn: Turn, trouble: Trouble, lost: tuple[Proc, ...], *, attempt: bool) -> None:
+    """Book what did not help in this incident; ``attempt``: it was open already."""
     by_itself = trouble.seen in (Seen.EXCEPTION, Seen.LEFT_EARLY, Seen.DEADLINE) or bool(trouble.code)
-    # One that fails by itself would fail again; one that was killed from outside deserves another try.
-    _count(turn, proc.filled_by, turn.state.settings.tries_per_rung if by_itself else 1)
+    # A newcomer that fails by itself would fail again; one that was killed from outside deserves another try.
+    weight = turn.state.settings.tries_per_rung if by_itself else 1
+    for proc in lost:
+        if proc.filled_by is not None and not proc.holds_state:
+            _count(turn, proc.filled_by, weight)
+    if attempt and not lost and trouble.seen in (Seen.POISON, Seen.DEADLINE, Seen.STANDSTILL):
+        _count(turn, Rung.REGROUP, 1)
 
 
 def _count(turn: Turn, rung: Rung, times: int) -> None:
@@ -136,14 +148,12 @@ def _remember(turn: Turn, trouble: Trouble, gone: Proc | None) -> str:
 # --- the choice -------------------------------------------------------------------------------------------------
 
 
-def _choose(turn: Turn, trouble: Trouble, diagnosis: Diagnosis, repeated: str) -> ladder.Choice:
+def _choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless: str) -> ladder.Choice:
     state, incident = turn.state, turn.incident()
     members = membership.occupants(state).values()
-    own_bug = trouble.seen in _OWN or bool(trouble.code)
-    start_up = state.library and (not state.group.looped or (own_bug and state.group.newest_step < 0))
     restarted, cold_budget = budgets.charge_start(state.ledger) if start_up else budgets.charge_cold(state.ledger)
     situation = ladder.Situation(
-        fault=diagnosis.fault,
+        fault=fault,
         lost=len(membership.empty_seats(state)),
         survivors=sum(p.holds_state for p in members),
         spares=len(membership.spares(state)),
@@ -151,9 +161,9 @@ def _choose(turn: Turn, trouble: Trouble, diagnosis: Diagnosis, repeated: str) -
         start_up=start_up,
         replicated=all(p.replicated for p in members),
         corrupt=trouble.detail if trouble.seen in _UNTRUSTED or _is_overdue_end(state, trouble) else "",
-        repeated=repeated,
+        hopeless=hopeless,
         spent=_spent(state, incident),
-        budget=_book(turn, trouble, diagnosis, first=incident.rung is Rung.STOP),
+        budget=_book(turn, trouble, fault, first=incident.rung is Rung.STOP),
         cold_budget=cold_budget,
     )
     turn.phase(Phase.DECIDE)
@@ -166,7 +176,7 @@ def _choose(turn: Turn, trouble: Trouble, diagnosis: Diagnosis, repeated: str) -
     return choice
 
 
-def _book(turn: Turn, trouble: Trouble, diagnosis: Diagnosis, *, first: bool) -> budgets.Within | budgets.Exceeded:
+def _book(turn: Turn, trouble: Trouble, fault: str, *, first: bool) -> budgets.Within | budgets.Exceeded:
     """Book the incident (once) and each of its losses; the first budget that is exceeded decides."""
     ledger, verdict = turn.state.ledger, budgets.Within()
     verdicts: list[budgets.Within | budgets.Exceeded] = []
@@ -174,7 +184,7 @@ def _book(turn: Turn, trouble: Trouble, diagnosis: Diagnosis, *, first: bool) ->
         ledger, verdict_of_all = budgets.charge_incident(ledger, turn.now_s)
         verdicts.append(verdict_of_all)
     for seat in trouble.seats:
-        ledger, verdict_of_cause = budgets.charge_cause(ledger, diagnosis.fault, seat, turn.now_s)
+        ledger, verdict_of_cause = budgets.charge_cause(ledger, fault, seat, turn.now_s)
         verdicts.append(verdict_of_cause)
     turn.update(ledger=ledger)
     return next((v for v in verdicts if isinstance(v, budgets.Exceeded)), verdict)
