@@ -367,8 +367,8 @@ class World:
     def freeze(self, number: int) -> None:
         sim = self.procs[number]
         sim.frozen = True
-        if self.going == sim.term and sim.seat is not None and not self.plain:
-            self.after(2.3, lambda: self._suspect(sim))
+        training = self.going == sim.term and sim.seat is not None and not self.plain
+        self.after(2.3 if training else 150.0, lambda: self._suspect(sim))
 
     def occupant(self, seat: int) -> Sim:
         return max((s for s in self.procs.values() if s.seat == seat and s.alive), key=lambda s: s.number)

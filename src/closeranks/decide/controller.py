@@ -87,10 +87,11 @@ def _joined(turn: Turn, fact: ProcJoined) -> None:
     if turn.state.group.joined_s is None:
         turn.update_group(joined_s=turn.now_s)
         membership.refill_spares(turn)
-    exits.refuse_without_join(turn)
+    if turn.state.group.exited:
+        exits.refuse_without_join(turn)
+        return
     members = membership.occupants(turn.state)
-    full = len(members) == turn.state.settings.seats
-    if turn.state.life is Life.JOINING and full and all(p.stage is Stage.JOINED for p in members.values()):
+    if len(members) == turn.state.settings.seats and all(p.stage is Stage.JOINED for p in members.values()):
         membership.begin_term(turn)
 
 
