@@ -43,6 +43,7 @@ from closeranks.decide.protocol import (
     Tick,
 )
 from closeranks.decide.state import Settings
+from closeranks.events import Decided
 
 STEP_S = 0.1
 TICK_S = 0.25
@@ -384,6 +385,10 @@ class World:
     def of(self, kind: type) -> list:
         return [d for _, d in self.decisions if isinstance(d, kind)]
 
+    def story(self) -> list[str]:
+        """The decisions in short lines, notes left out but for the choice of a rung."""
+        return [line for _, decision in self.decisions if (line := _line(decision))]
+
     def transcript(self) -> str:
         lines = [f"{at_s - 100:8.3f}  {decision}" for at_s, decision in self.decisions]
         return "\n" + "\n".join(lines[-60:])
@@ -396,3 +401,38 @@ def _named(decision: Decision) -> tuple[int, ...]:
         case StartProc() | Isolate():
             return (decision.proc,)
     return ()
+
+
+def _line(decision: Decision) -> str:
+    match decision:
+        case StartGroup(term=term, procs=procs):
+            return f"start group under term {term}: {_names(procs)}"
+        case StartProc(proc=proc, seat=None):
+            return f"start p{proc} as a spare"
+        case StartProc(proc=proc, seat=seat, incarnation=incarnation):
+            return f"start p{proc} as s{seat}.{incarnation}"
+        case Isolate(proc=proc, capture_stack=capture):
+            return f"isolate p{proc}{', stack first' if capture else ''}"
+        case InterruptTerm(term=term, procs=procs):
+            return f"interrupt term {term}: {_names(procs)}"
+        case BeginTerm(term=term, procs=procs):
+            return f"begin term {term}: {_names(procs)}"
+        case PlanRestore(step=step, donor=None):
+            return f"go on after step {step}, nobody receives"
+        case PlanRestore(step=step, donor=donor, receivers=receivers):
+            return f"go on after step {step}, seat {donor} gives to {list(receivers)}"
+        case GoOn(term=term):
+            return f"go on under term {term}"
+        case EndAfterStep():
+            return "end after the step"
+        case LetLeave():
+            return "let leave"
+        case EndRun(outcome=outcome, exit_code=code, now=now):
+            return f"end: {outcome}, code {code}{', now' if now else ''}"
+        case Note(event=Decided(rung=rung)):
+            return f"rung: {rung.value}"
+    return ""
+
+
+def _names(procs: tuple[int, ...]) -> str:
+    return " ".join(f"p{proc}" for proc in procs)

@@ -40,7 +40,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     floor_s: float = 2.0  # no deadline is shorter
     ceiling_s: float = 900.0  # none is longer, and a busy process is not waited for beyond it
     unlearned_s: float = 600.0  # start-up, first steps, and labelled sections until they are learned
-    factor: float = 12.0  # times the 95th percentile of the gaps: a tenfold slower step now and then is normal
+    factor: float = 10.0  # times the 95th percentile of the gaps: a tenfold slower step now and then is normal
     window_gaps: int = 256
     least_gaps: int = 20
 
@@ -149,12 +149,22 @@ def confirm(watch: Watch, proc: int, *, answered: bool, busy: bool) -> tuple[Wat
 
 def allowed(watch: Watch, proc: int) -> float:
     """How long this process may be silent in what it is doing, in seconds."""
-    track, bounds = watch.tracks[proc], watch.bounds
-    gaps = watch.learned.get(_phase(track.reading))
-    first_steps = track.reading.doing in _IN_STEPS and track.reading.closed_step < _SETTLED_STEP
-    known = gaps is not None and gaps.allowed_s > 0 and not first_steps
-    learned_s = gaps.allowed_s if gaps is not None and known else bounds.unlearned_s
-    return max(learned_s, track.widened_s)
+    track = watch.tracks[proc]
+    return max(_learned_s(watch, track.reading) or watch.bounds.unlearned_s, track.widened_s)
+
+
+def _learned_s(watch: Watch, reading: Reading) -> float:
+    """The learned deadline; 0 when there is none yet."""
+    gaps = watch.learned.get(_phase(reading), Gaps())
+    if reading.doing not in _IN_STEPS:
+        return gaps.allowed_s
+    peers = (t.reading.closed_step for t in watch.tracks.values() if t.reading.term == reading.term)
+    # A newcomer has closed nothing yet, but it has rehearsed: only a whole group is new to stepping.
+    if max(peers, default=-1) < _SETTLED_STEP:
+        return 0.0
+    # A short phase is seldom the one that is looked at, and may never be learned: the longest of a step bounds it.
+    of_steps = (g.allowed_s for (doing, _), g in watch.learned.items() if doing in _IN_STEPS)
+    return gaps.allowed_s or max(of_steps, default=0.0)
 
 
 # --- learning ---------------------------------------------------------------------------------------------------
