@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from closeranks.decide.controller import initial, step
 from closeranks.decide.protocol import (
-    Begun,
     BeginTerm,
+    Begun,
     Crash,
     Decision,
     EndAfterStep,
@@ -97,6 +97,18 @@ class World:
     decision_hook: Callable[[Decision], None] = lambda _: None
 
     def __post_init__(self) -> None:
+        self.doers = {
+            StartGroup: self.do_start_group,
+            StartProc: self.do_start_proc,
+            BeginTerm: self.do_begin_term,
+            PlanRestore: self.do_plan_restore,
+            GoOn: self.do_go_on,
+            InterruptTerm: self.do_interrupt_term,
+            Isolate: self.do_isolate,
+            EndAfterStep: self.do_end_after_step,
+            LetLeave: self.do_let_leave,
+            EndRun: self.do_end_run,
+        }
         self.rng = random.Random(self.seed)
         self.state = initial(self.settings)
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -141,7 +153,7 @@ class World:
             self.decision_hook(decision)
             if not isinstance(decision, Note):
                 self._check(decision)
-                getattr(self, f"_do_{type(decision).__name__}")(decision)
+                self.doers[type(decision)](decision)
 
     # --- invariants ---------------------------------------------------------------------------------------------
 
@@ -171,12 +183,12 @@ class World:
 
     # --- carrying decisions out ---------------------------------------------------------------------------------
 
-    def _do_StartGroup(self, decision: StartGroup) -> None:
+    def do_start_group(self, decision: StartGroup) -> None:
         self.going = None
         for seat, number in enumerate(decision.procs):
             self._start(number, seat, 1, original=True)
 
-    def _do_StartProc(self, decision: StartProc) -> None:
+    def do_start_proc(self, decision: StartProc) -> None:
         self._start(decision.proc, decision.seat, decision.incarnation, original=False)
 
     def _start(self, number: int, seat: int | None, incarnation: int | None, *, original: bool) -> None:
@@ -199,7 +211,7 @@ class World:
             sim.ready = True
             self.feed(ProcReady(proc=sim.number, replicated=True, settled=True))
 
-    def _do_BeginTerm(self, decision: BeginTerm) -> None:
+    def do_begin_term(self, decision: BeginTerm) -> None:
         for seat, number in enumerate(decision.procs):
             sim = self.procs[number]
             sim.seat, sim.term, sim.paused = seat, decision.term, False
@@ -223,7 +235,7 @@ class World:
         if sim.acts:
             self.feed(fact)
 
-    def _do_PlanRestore(self, decision: PlanRestore) -> None:
+    def do_plan_restore(self, decision: PlanRestore) -> None:
         for sim in self._members(decision.term):
             if sim.seat in decision.receivers:
                 sim.intact = False
@@ -242,7 +254,7 @@ class World:
             fact = ProcRestored(proc=sim.number, term=plan.term, step=sim.closed_step, digest=sim.digest)
             self.after(0.01, lambda sim=sim, fact=fact: self._say(sim, fact))
 
-    def _do_GoOn(self, decision: GoOn) -> None:
+    def do_go_on(self, decision: GoOn) -> None:
         self.going = decision.term
         if all(s.ready for s in self._members(decision.term)):
             for sim in self._members(decision.term):
@@ -257,7 +269,7 @@ class World:
         if sim.acts and sim.term == term and self.going == term:
             sim.ready = True
             self.feed(ProcReady(proc=sim.number, replicated=True, settled=True))
-            self.feed(ProcResumed(proc=sim.number, term=term)) if sim.acts else None
+            self._say(sim, ProcResumed(proc=sim.number, term=term))
 
     def _train(self, term: int) -> None:
         members = self._members(term)
@@ -277,6 +289,8 @@ class World:
             self.after(0.5, lambda: self._train(term))
             return
         self.step_hook(closed + 1)
+        if self.going != term:
+            return
         if not self._together(term):
             self._poison(term)
             return
@@ -320,23 +334,23 @@ class World:
                 )
             )
 
-    def _do_InterruptTerm(self, decision: InterruptTerm) -> None:
+    def do_interrupt_term(self, decision: InterruptTerm) -> None:
         for number in decision.procs:
             sim = self.procs[number]
             assert sim.term == decision.term, f"p{number} is interrupted under a term that it was not told of"
             self.after(0.03, lambda sim=sim: self._pause(sim, decision.term))
 
-    def _do_Isolate(self, decision: Isolate) -> None:
+    def do_isolate(self, decision: Isolate) -> None:
         self.after(0.03, lambda: self.kill(decision.proc))
 
-    def _do_EndAfterStep(self, _: EndAfterStep) -> None:
+    def do_end_after_step(self, _: EndAfterStep) -> None:
         self.until = min(self.until, max(s.closed_step for s in self.procs.values()) + 3)
 
-    def _do_LetLeave(self, _: LetLeave) -> None:
+    def do_let_leave(self, _: LetLeave) -> None:
         for sim in self.procs.values():
             self.after(0.1, lambda sim=sim: self.exit(sim.number, code=0))
 
-    def _do_EndRun(self, decision: EndRun) -> None:
+    def do_end_run(self, decision: EndRun) -> None:
         self.ended = decision
 
     # --- faults -------------------------------------------------------------------------------------------------
@@ -403,7 +417,7 @@ def _named(decision: Decision) -> tuple[int, ...]:
     return ()
 
 
-def _line(decision: Decision) -> str:
+def _line(decision: Decision) -> str:  # noqa: C901, PLR0911, PLR0912 - one plain case for each decision
     match decision:
         case StartGroup(term=term, procs=procs):
             return f"start group under term {term}: {_names(procs)}"

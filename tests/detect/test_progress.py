@@ -61,7 +61,7 @@ class Group:
     hold: dict = field(default_factory=dict)
     save_s: dict = field(default_factory=dict)
     now_ns: int = 1_000_000_000
-    watch: Watch = Watch()
+    watch: Watch = field(default_factory=Watch)
 
     def __post_init__(self):
         self.trainees = [Trainee(until_ns=self.now_ns, moved_ns=self.now_ns) for _ in range(self.size)]
@@ -153,7 +153,7 @@ def test_a_frozen_seat_is_the_only_one_acted_on_and_within_three_seconds(seat, w
     group = Group(hold={(step, seat): where})
     first = group.run(30, until=is_suspect)
     assert first is not None
-    asked = [p for at_ns, f in group.findings if is_suspect(f) for p in [f.proc]]
+    asked = group.suspects()
     assert seat + 1 in asked
     verdicts = {}
     for proc in asked:
