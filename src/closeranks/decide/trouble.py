@@ -215,7 +215,8 @@ def _carry_out(turn: Turn, trouble: Trouble, choice: ladder.Choice, doomed: list
     for proc in doomed:
         membership.isolate(turn, proc, trouble.detail, capture_stack=capture)
     if choice.rung is Rung.STOP:
-        endings.fail(turn, incident.exit_code or 1, f"{incident.summary}; {choice.reason}")
+        told = dict.fromkeys((incident.summary, trouble.detail, choice.reason))
+        endings.fail(turn, incident.exit_code or 1, "; ".join(told))
     elif choice.rung is Rung.COLD_RESTART:
         _clear(turn, trouble)
     else:
