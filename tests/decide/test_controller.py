@@ -12,6 +12,7 @@ from closeranks.decide.protocol import (
     BeginTerm,
     Begun,
     Crash,
+    GoOn,
     GroupStuck,
     Isolate,
     ProcEnded,
@@ -492,6 +493,62 @@ def test_a_fenced_process_counts_as_gone():
     world.doers[Isolate] = fence
     assert world.run().ended.outcome == "completed"
     assert world.events(IncidentClosed)[0].steps_lost == 0
+
+
+def on(kind, term, do):
+    return lambda decision: do() if isinstance(decision, kind) and decision.term == term else None
+
+
+def test_a_member_frozen_while_the_term_connects_is_found_because_it_does_not_pause():
+    world = world_of(3, 1, at_step={10: kill(1)})
+    world._suspect = lambda _: None
+    world.decision_hook = on(BeginTerm, 2, lambda: world.freeze(1))
+    assert world.run().story()[5:] == [
+        "rung: replace from a spare",
+        "interrupt term 1: p1 p3",
+        "begin term 2: p1 p4 p3",
+        "rung: regroup in place",
+        "interrupt term 2: p1 p4 p3",
+        "rung: replace by a fork",
+        "isolate p1, stack first",
+        "start p5 as s0.2",
+        "begin term 3: p5 p4 p3",
+        "go on after step 9, seat 2 gives to [0, 1]",
+        "go on under term 3",
+        "start p6 as a spare",
+        "let leave",
+        "end: completed, code 0",
+    ]
+    assert world.events(IncidentClosed)[0].steps_lost == 0
+
+
+def test_a_newcomer_that_does_not_get_ready_in_time_leads_to_the_next_rung():
+    world = world_of(3, at_step={10: kill(1)}, deadlines=Deadlines(ready_s=5.0))
+    world.started_hook = lambda sim: setattr(sim, "frozen", sim.incarnation == 2 and not sim.original)
+    world.run()
+    assert [e.rung for e in world.events(Decided)] == [Rung.FORK, Rung.COLD_RESTART]
+    assert "was not ready to take its seat within 5 s" in world.events(IncidentWidened)[0].summary
+
+
+def test_a_member_that_does_not_open_an_attempt_after_it_was_told_to_is_replaced():
+    world = world_of(3, 2, at_step={10: kill(1)})
+    world._suspect = lambda _: None
+    world.decision_hook = on(GoOn, 2, lambda: world.freeze(3))
+    world.run()
+    assert [e.rung for e in world.events(Decided)] == [Rung.SPARE, Rung.SPARE]
+    assert (world.ended.outcome, world.events(IncidentClosed)[0].steps_lost) == ("completed", 0)
+
+
+def test_a_collective_that_failed_before_the_exit_was_seen_is_the_first_sign_of_the_same_incident():
+    def poison_and_kill(world):
+        world.feed(TermPoisoned(proc=1, term=1, detail="connection closed by peer"))
+        world.after(0.2, lambda: kill(1)(world))
+
+    world = world_of(2, 1, at_step={10: poison_and_kill})
+    world.run()
+    see, diagnose = world.events(PhaseBegan)[:2]
+    assert 0.1 < diagnose.at_mono_s - see.at_mono_s < 0.3
+    assert [e.rung for e in world.events(Decided)] == [Rung.SPARE]
 
 
 def test_mismatched_collectives_that_come_again_stop_the_run():

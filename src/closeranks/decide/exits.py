@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-
 from closeranks.decide import endings, membership, recovery, trouble
-from closeranks.decide.diagnosis import Seen, Trouble
+from closeranks.decide.diagnosis import Seen, Trouble, signal_name
 from closeranks.decide.protocol import ProcEnded
 from closeranks.decide.state import Life, Proc, Stage
 from closeranks.decide.turn import Turn
@@ -123,12 +121,5 @@ def _how(fact: ProcEnded) -> str:
     if fact.unkillable:
         return "cannot be ended and was fenced"
     if fact.signal is not None:
-        return f"was ended by {_signal_name(fact.signal)}"
+        return f"was ended by {signal_name(fact.signal)}"
     return f"exited with code {fact.code}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
