@@ -551,6 +551,30 @@ def test_a_collective_that_failed_before_the_exit_was_seen_is_the_first_sign_of_
     assert [e.rung for e in world.events(Decided)] == [Rung.SPARE]
 
 
+@pytest.mark.parametrize(("settled", "allowed_s"), [(True, 30.0), (False, 150.0)])
+def test_a_spare_that_waited_for_its_rank_gets_time_for_the_rest_of_its_script(settled, allowed_s):
+    world = world_of(2, 1, at_step={10: kill(1)})
+    world._newcomer_ready = lambda sim: world.feed(ProcReady(proc=sim.number, replicated=True, settled=settled))
+    world._connect = lambda term: connect(term) if term != 2 else None
+    connect = World._connect.__get__(world)
+    world.run()
+    late = next(e for e in world.events(ErrorSeen) if e.detector == "deadline")
+    assert late.allowed_s == allowed_s
+
+
+def test_the_last_one_that_fails_after_all_others_left_at_the_same_step_ends_the_run():
+    world = world_of(2)
+
+    def leave(number):
+        if number == 10:
+            world.going = None
+            world.exit(1, code=0, left_at_step=9)
+            world.after(1, lambda: world.exit(2, code=5, left_at_step=9))
+
+    world.step_hook = leave
+    assert world.run().story()[-2:] == ["rung: stop", "end: failed, code 5"]
+
+
 def test_mismatched_collectives_that_come_again_stop_the_run():
     world = world_of(3)
 

@@ -106,7 +106,7 @@ def _ready(turn: Turn, fact: ProcReady) -> None:
         if arrived and len(members) == turn.state.settings.seats:
             turn.update_group(looped=True)
     elif proc.stage in (Stage.STARTED, Stage.JOINED) and not _is_original(proc):
-        turn.stage(proc, Stage.WARM, replicated=fact.replicated)
+        turn.stage(proc, Stage.WARM, replicated=fact.replicated, settled=fact.settled)
         trouble.regroup_when_gathered(turn)
 
 

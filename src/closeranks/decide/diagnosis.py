@@ -35,7 +35,7 @@ SIGNALS: Mapping[int, str] = {
     25: "SIGXFSZ",
 }
 _NATIVE = frozenset({"SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV"})
-NO_ANSWER = "no answer"  # begins the detail of a stuck process whose control thread is silent
+NO_ANSWER = "does not answer"  # in the detail of a stuck process whose control thread is silent
 
 
 class Seen(StrEnum):

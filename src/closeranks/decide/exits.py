@@ -81,9 +81,11 @@ def refuse_without_join(turn: Turn) -> None:
 
 def _failed(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
     found = _trouble(proc, fact)
-    steps = set(turn.state.group.exited.values())
-    if fact.left_at_step is not None and steps == {fact.left_at_step}:
-        trouble.meet(turn, found, gone=proc, hopeless="it and others had left the loop after the same step before")
+    exited = turn.state.group.exited
+    others_left = len(exited) == turn.state.settings.seats - 1 > 0
+    # Whoever fails inside the loop has left it too, by its exception: only when all others are through is it over.
+    if others_left and set(exited.values()) == {fact.left_at_step}:
+        trouble.meet(turn, found, gone=proc, hopeless="all seats had left the loop after the same step before")
     else:
         trouble.meet(turn, found, gone=proc)
 
