@@ -152,6 +152,7 @@ def main(argv: list[str]) -> int:
         return 1
     gc.collect()
     gc.freeze()
+    link.send(msgspec.msgpack.encode(Reply()))  # ready: until then the supervisor spawns
     newborn = _live(link, int(argv[1]))
     return 0 if newborn is None else worker_main.run(*newborn)
 
