@@ -61,7 +61,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_
 # --- the life of a run ------------------------------------------------------------------------------------------
 
 
-class RunStarted(Event, tag=True):
+class RunStarted(Event, frozen=True, tag=True):
     """A supervisor began a run."""
 
     command: tuple[str, ...]
@@ -71,20 +71,20 @@ class RunStarted(Event, tag=True):
     versions: dict[str, str]
 
 
-class PreflightDone(Event, tag=True):
+class PreflightDone(Event, frozen=True, tag=True):
     """Versions, script digest and resources were compared; ``findings`` is empty when all agree."""
 
     findings: tuple[str, ...]
 
 
-class SignalReceived(Event, tag=True):
+class SignalReceived(Event, frozen=True, tag=True):
     """The supervisor was told to end the run."""
 
     signal: int
     meaning: str
 
 
-class RunEnded(Event, tag=True):
+class RunEnded(Event, frozen=True, tag=True):
     """The last record of a run."""
 
     outcome: str  # "completed", "failed", "stopped"
@@ -95,7 +95,7 @@ class RunEnded(Event, tag=True):
 # --- the life of a process --------------------------------------------------------------------------------------
 
 
-class ProcessStarted(Event, tag=True):
+class ProcessStarted(Event, frozen=True, tag=True):
     """A worker process exists. ``seat`` is None for a spare."""
 
     proc: int  # number of the process in this run, 1.., never reused
@@ -104,21 +104,21 @@ class ProcessStarted(Event, tag=True):
     seat: int | None = None
 
 
-class ProcessJoined(Event, tag=True):
+class ProcessJoined(Event, frozen=True, tag=True):
     """The process called ``join``; ``facts`` are what preflight compares."""
 
     proc: int
     facts: dict[str, str]
 
 
-class ProcessReady(Event, tag=True):
+class ProcessReady(Event, frozen=True, tag=True):
     """The process reached its training loop (or asked for its rank) and can be seated."""
 
     proc: int
     rehearsed: bool
 
 
-class ProcessSeated(Event, tag=True):
+class ProcessSeated(Event, frozen=True, tag=True):
     """The process took a seat under the record's term; its name is now ``s<seat>.<incarnation>``."""
 
     proc: int
@@ -126,7 +126,7 @@ class ProcessSeated(Event, tag=True):
     incarnation: int
 
 
-class ProcessFailed(Event, tag=True):
+class ProcessFailed(Event, frozen=True, tag=True):
     """A worker reported its own uncaught exception before it ended."""
 
     proc: int
@@ -138,7 +138,7 @@ class ProcessFailed(Event, tag=True):
     traceback: str
 
 
-class ProcessExited(Event, tag=True):
+class ProcessExited(Event, frozen=True, tag=True):
     """The process ended: exactly one of ``code`` and ``signal`` is set."""
 
     proc: int
@@ -148,7 +148,7 @@ class ProcessExited(Event, tag=True):
     asked: bool = False  # the supervisor had told it to end
 
 
-class Account(Event, tag=True):
+class Account(Event, frozen=True, tag=True):
     """Seconds of one process by category since it started; cumulative, the last one counts."""
 
     proc: int
@@ -159,7 +159,7 @@ class Account(Event, tag=True):
 # --- steps ------------------------------------------------------------------------------------------------------
 
 
-class StepClosed(Event, tag=True):
+class StepClosed(Event, frozen=True, tag=True):
     """Every seat closed this step. Losses are by seat, None where none was reported."""
 
     step: int
@@ -169,7 +169,7 @@ class StepClosed(Event, tag=True):
     repeated: bool = False  # a step of this or a higher number had been closed before
 
 
-class TimerSummary(Event, tag=True):
+class TimerSummary(Event, frozen=True, tag=True):
     """Operation timings of one seat (``job.timer``)."""
 
     proc: int
@@ -183,7 +183,7 @@ class TimerSummary(Event, tag=True):
 # --- trouble ----------------------------------------------------------------------------------------------------
 
 
-class ErrorSeen(Event, tag=True):
+class ErrorSeen(Event, frozen=True, tag=True):
     """A detector saw a deviation. ``silent_s`` and ``allowed_s`` are set for a lack of progress."""
 
     detector: str  # "exit", "exception", "progress", "poison", "digest", "left-early", ...
@@ -195,7 +195,7 @@ class ErrorSeen(Event, tag=True):
     allowed_s: float | None = None
 
 
-class DeadlineChanged(Event, tag=True):
+class DeadlineChanged(Event, frozen=True, tag=True):
     """A learned deadline moved."""
 
     phase: str
@@ -203,7 +203,7 @@ class DeadlineChanged(Event, tag=True):
     reason: str
 
 
-class StackCaptured(Event, tag=True):
+class StackCaptured(Event, frozen=True, tag=True):
     """Stacks of a process were written to ``path`` (relative to the run folder) before it was killed."""
 
     proc: int
@@ -211,7 +211,7 @@ class StackCaptured(Event, tag=True):
     summary: str  # innermost frame of the main thread
 
 
-class FaultInjected(Event, tag=True):
+class FaultInjected(Event, frozen=True, tag=True):
     """A drill broke something on purpose."""
 
     fault: str
@@ -221,7 +221,7 @@ class FaultInjected(Event, tag=True):
     moment: str
 
 
-class IncidentOpened(Event, tag=True):
+class IncidentOpened(Event, frozen=True, tag=True):
     """One or more errors are treated as one incident from now on."""
 
     incident: int
@@ -229,7 +229,7 @@ class IncidentOpened(Event, tag=True):
     summary: str
 
 
-class IncidentWidened(Event, tag=True):
+class IncidentWidened(Event, frozen=True, tag=True):
     """A further loss during the recovery joined the open incident."""
 
     incident: int
@@ -237,7 +237,7 @@ class IncidentWidened(Event, tag=True):
     summary: str
 
 
-class Diagnosed(Event, tag=True):
+class Diagnosed(Event, frozen=True, tag=True):
     """The fault that the errors are ascribed to."""
 
     incident: int
@@ -247,7 +247,7 @@ class Diagnosed(Event, tag=True):
     evidence: tuple[str, ...]
 
 
-class Decided(Event, tag=True):
+class Decided(Event, frozen=True, tag=True):
     """The controller chose a rung; ``term`` is the membership that it leads to."""
 
     incident: int
@@ -256,7 +256,7 @@ class Decided(Event, tag=True):
     reason: str
 
 
-class PhaseBegan(Event, tag=True):
+class PhaseBegan(Event, frozen=True, tag=True):
     """A recovery entered a phase; the phase before it ended at this instant."""
 
     incident: int
@@ -264,14 +264,14 @@ class PhaseBegan(Event, tag=True):
     at_mono_s: float
 
 
-class TermBegan(Event, tag=True):
+class TermBegan(Event, frozen=True, tag=True):
     """A membership: ``members[seat]`` is the process in that seat."""
 
     term: int
     members: tuple[int, ...]
 
 
-class RestorePlanned(Event, tag=True):
+class RestorePlanned(Event, frozen=True, tag=True):
     """Where the members of a term continue. ``donor`` is None when nobody needs a transfer."""
 
     term: int
@@ -282,7 +282,7 @@ class RestorePlanned(Event, tag=True):
     reason: str
 
 
-class SeatStalled(Event, tag=True):
+class SeatStalled(Event, frozen=True, tag=True):
     """A surviving or new occupant did no useful work between the two instants."""
 
     incident: int
@@ -292,7 +292,7 @@ class SeatStalled(Event, tag=True):
     until_mono_s: float  # the next attempt was opened
 
 
-class IncidentClosed(Event, tag=True):
+class IncidentClosed(Event, frozen=True, tag=True):
     """The recovery ended. ``first_step_s`` runs from the first sign to the close of the first new step."""
 
     incident: int
@@ -301,7 +301,7 @@ class IncidentClosed(Event, tag=True):
     first_step_s: float | None
 
 
-class NormalAgain(Event, tag=True):
+class NormalAgain(Event, frozen=True, tag=True):
     """Step time is back in its band of before the incident."""
 
     incident: int
@@ -310,7 +310,7 @@ class NormalAgain(Event, tag=True):
     band_s: tuple[float, float]
 
 
-class HookRan(Event, tag=True):
+class HookRan(Event, frozen=True, tag=True):
     """The command of ``--on-incident`` was started."""
 
     incident: int

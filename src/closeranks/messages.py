@@ -22,43 +22,43 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forb
 # --- worker to supervisor ---------------------------------------------------------------------------------------
 
 
-class Hello(_Message, tag=True):
+class Hello(_Message, frozen=True, tag=True):
     """The process runs; sent before the first line of the user's script."""
 
     pid: int
 
 
-class Joined(_Message, tag=True):
+class Joined(_Message, frozen=True, tag=True):
     """``join()`` was called; the worker now waits for a Seat (a spare goes on without one)."""
 
     facts: dict[str, str]
 
 
-class NeedsSeat(_Message, tag=True):
+class NeedsSeat(_Message, frozen=True, tag=True):
     """A spare cannot go on without its rank: it is as warm as it gets."""
 
 
-class Ready(_Message, tag=True):
+class Ready(_Message, frozen=True, tag=True):
     """The training loop is reached with nothing closed: the process can be seated warm."""
 
     rehearsed: bool
     replicated: bool  # False: the state is sharded, a lost seat has no donor
 
 
-class SetupRecord(_Message, tag=True):
+class SetupRecord(_Message, frozen=True, tag=True):
     """Results of this seat's set-up collectives, to be replayed to a successor; None: past the bound."""
 
     record: bytes | None
 
 
-class Poisoned(_Message, tag=True):
+class Poisoned(_Message, frozen=True, tag=True):
     """An inner collective failed under this term."""
 
     term: int
     detail: str
 
 
-class Paused(_Message, tag=True):
+class Paused(_Message, frozen=True, tag=True):
     """The block is left, inner operations are quiet: what this seat can bring into the next term."""
 
     term: int  # the term that ended
@@ -68,14 +68,14 @@ class Paused(_Message, tag=True):
     digest: str  # of the replicated state
 
 
-class Regrouped(_Message, tag=True):
+class Regrouped(_Message, frozen=True, tag=True):
     """Inner groups of the term are connected."""
 
     term: int
     groups: str  # digest of the names and members of the groups that this process knows
 
 
-class Restored(_Message, tag=True):
+class Restored(_Message, frozen=True, tag=True):
     """The restore plan is carried out; ``digest`` of the replicated state afterwards."""
 
     term: int
@@ -83,7 +83,7 @@ class Restored(_Message, tag=True):
     digest: str
 
 
-class Resumed(_Message, tag=True):
+class Resumed(_Message, frozen=True, tag=True):
     """The first attempt under the term was opened."""
 
     term: int
@@ -91,19 +91,19 @@ class Resumed(_Message, tag=True):
     resumed_mono_s: float
 
 
-class Finished(_Message, tag=True):
+class Finished(_Message, frozen=True, tag=True):
     """The last step is closed here; the worker waits for Leave."""
 
     step: int
 
 
-class LeftLoop(_Message, tag=True):
+class LeftLoop(_Message, frozen=True, tag=True):
     """The user's code left ``steps()`` before its end."""
 
     closed_step: int
 
 
-class Failed(_Message, tag=True):
+class Failed(_Message, frozen=True, tag=True):
     """An exception is about to end this process."""
 
     error: str
@@ -113,19 +113,19 @@ class Failed(_Message, tag=True):
     traceback: str
 
 
-class Pong(_Message, tag=True):
+class Pong(_Message, frozen=True, tag=True):
     """The control thread is alive."""
 
     nonce: int
 
 
-class Stack(_Message, tag=True):
+class Stack(_Message, frozen=True, tag=True):
     """Stacks of all threads, asked for by Dump."""
 
     text: str
 
 
-class Timer(_Message, tag=True):
+class Timer(_Message, frozen=True, tag=True):
     """Summary of one operation timer."""
 
     name: str
@@ -134,7 +134,7 @@ class Timer(_Message, tag=True):
     p99_s: float
 
 
-class Injected(_Message, tag=True):
+class Injected(_Message, frozen=True, tag=True):
     """A drill's fault is about to strike in this process."""
 
     fault: str
@@ -166,14 +166,14 @@ WorkerMessage = (
 # --- supervisor to worker ---------------------------------------------------------------------------------------
 
 
-class Interrupt(_Message, tag=True):
+class Interrupt(_Message, frozen=True, tag=True):
     """The term is over: wake up, poison it, leave the block, send Paused."""
 
     term: int
     reason: str
 
 
-class Seat(_Message, tag=True):
+class Seat(_Message, frozen=True, tag=True):
     """A new term and this worker's place in it. Members meet at the store (key prefix: the term)."""
 
     term: int
@@ -184,7 +184,7 @@ class Seat(_Message, tag=True):
     store_port: int
 
 
-class Restore(_Message, tag=True):
+class Restore(_Message, frozen=True, tag=True):
     """Continue after ``step``; receivers take the donor's replicated state first."""
 
     term: int
@@ -193,29 +193,29 @@ class Restore(_Message, tag=True):
     receivers: tuple[int, ...]  # seats
 
 
-class Go(_Message, tag=True):
+class Go(_Message, frozen=True, tag=True):
     """All members hold verified state: open the next attempt."""
 
     term: int
 
 
-class StopAfter(_Message, tag=True):
+class StopAfter(_Message, frozen=True, tag=True):
     """End ``steps()`` in an orderly way once ``step`` is closed."""
 
     step: int
 
 
-class Leave(_Message, tag=True):
+class Leave(_Message, frozen=True, tag=True):
     """Every seat closed the last step (or: the job needs no spare any more)."""
 
 
-class Ping(_Message, tag=True):
+class Ping(_Message, frozen=True, tag=True):
     """Asks the control thread for a Pong."""
 
     nonce: int
 
 
-class Dump(_Message, tag=True):
+class Dump(_Message, frozen=True, tag=True):
     """Asks for a Stack."""
 
 
@@ -243,7 +243,7 @@ class Decoder:
     """Cuts a byte stream into messages: feed it what was read, take what is complete."""
 
     def __init__(self, kinds: type) -> None:
-        self._decoder = msgspec.msgpack.Decoder(kinds)
+        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(kinds)
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:

@@ -27,17 +27,17 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 # --- facts ------------------------------------------------------------------------------------------------------
 
 
-class Begun(_Value, tag=True):
+class Begun(_Value, frozen=True, tag=True):
     """The run starts: the first fact."""
 
 
-class ProcJoined(_Value, tag=True):
+class ProcJoined(_Value, frozen=True, tag=True):
     """The process called ``join``."""
 
     proc: int
 
 
-class ProcReady(_Value, tag=True):
+class ProcReady(_Value, frozen=True, tag=True):
     """The process waits in its loop (or, a spare, for its rank) and can be seated warm."""
 
     proc: int
@@ -45,7 +45,7 @@ class ProcReady(_Value, tag=True):
     settled: bool  # its gradient buckets have their final layout
 
 
-class ProcEnded(_Value, tag=True):
+class ProcEnded(_Value, frozen=True, tag=True):
     """The process is gone for certain, or fenced (``unkillable``): it can never act on the job again."""
 
     proc: int
@@ -56,7 +56,7 @@ class ProcEnded(_Value, tag=True):
     unkillable: bool = False
 
 
-class ProcStuck(_Value, tag=True):
+class ProcStuck(_Value, frozen=True, tag=True):
     """Confirmed: this process makes no progress while others wait for it."""
 
     proc: int
@@ -65,14 +65,14 @@ class ProcStuck(_Value, tag=True):
     allowed_s: float
 
 
-class GroupStuck(_Value, tag=True):
+class GroupStuck(_Value, frozen=True, tag=True):
     """Confirmed: nobody makes progress and nobody can be named (data plane cut, mismatched collectives)."""
 
     detail: str
     suspects: tuple[int, ...]  # procs whose collective differs from the others', may be empty
 
 
-class TermPoisoned(_Value, tag=True):
+class TermPoisoned(_Value, frozen=True, tag=True):
     """An inner collective failed in this process."""
 
     proc: int
@@ -80,7 +80,7 @@ class TermPoisoned(_Value, tag=True):
     detail: str
 
 
-class ProcPaused(_Value, tag=True):
+class ProcPaused(_Value, frozen=True, tag=True):
     """A member left its block after an interrupt or poison and brings this into the next term."""
 
     proc: int
@@ -91,7 +91,7 @@ class ProcPaused(_Value, tag=True):
     digest: str
 
 
-class ProcRegrouped(_Value, tag=True):
+class ProcRegrouped(_Value, frozen=True, tag=True):
     """Inner groups of the term are connected in this process."""
 
     proc: int
@@ -99,7 +99,7 @@ class ProcRegrouped(_Value, tag=True):
     groups: str
 
 
-class ProcRestored(_Value, tag=True):
+class ProcRestored(_Value, frozen=True, tag=True):
     """The process carried out the restore plan."""
 
     proc: int
@@ -108,34 +108,34 @@ class ProcRestored(_Value, tag=True):
     digest: str
 
 
-class ProcResumed(_Value, tag=True):
+class ProcResumed(_Value, frozen=True, tag=True):
     """The process opened its first attempt under the term."""
 
     proc: int
     term: int
 
 
-class StepDone(_Value, tag=True):
+class StepDone(_Value, frozen=True, tag=True):
     """Every seat closed the step."""
 
     step: int
     duration_s: float
 
 
-class ProcFinished(_Value, tag=True):
+class ProcFinished(_Value, frozen=True, tag=True):
     """The process closed its last step and waits for leave."""
 
     proc: int
     step: int
 
 
-class StopAsked(_Value, tag=True):
+class StopAsked(_Value, frozen=True, tag=True):
     """SIGTERM or Ctrl-C. ``now`` after the second one."""
 
     now: bool
 
 
-class Tick(_Value, tag=True):
+class Tick(_Value, frozen=True, tag=True):
     """Time passed; sent at least every 0.25 s."""
 
 
@@ -161,14 +161,14 @@ Fact = (
 # --- decisions --------------------------------------------------------------------------------------------------
 
 
-class StartGroup(_Value, tag=True):
+class StartGroup(_Value, frozen=True, tag=True):
     """Start one process for every seat from nothing: ``procs[seat]``, under this term."""
 
     term: int
     procs: tuple[int, ...]
 
 
-class StartProc(_Value, tag=True):
+class StartProc(_Value, frozen=True, tag=True):
     """Start one process, for a seat or (None) as a spare."""
 
     proc: int
@@ -176,7 +176,7 @@ class StartProc(_Value, tag=True):
     incarnation: int | None
 
 
-class Isolate(_Value, tag=True):
+class Isolate(_Value, frozen=True, tag=True):
     """Make sure that the process can never act again: stacks first if it is stuck, then SIGKILL, then ProcEnded."""
 
     proc: int
@@ -184,7 +184,7 @@ class Isolate(_Value, tag=True):
     capture_stack: bool
 
 
-class InterruptTerm(_Value, tag=True):
+class InterruptTerm(_Value, frozen=True, tag=True):
     """Wake these members and poison the term in them."""
 
     term: int
@@ -192,7 +192,7 @@ class InterruptTerm(_Value, tag=True):
     reason: str
 
 
-class BeginTerm(_Value, tag=True):
+class BeginTerm(_Value, frozen=True, tag=True):
     """Open a rendezvous for these members: ``procs[seat]``, ``incarnations[seat]``."""
 
     term: int
@@ -200,7 +200,7 @@ class BeginTerm(_Value, tag=True):
     incarnations: tuple[int, ...]
 
 
-class PlanRestore(_Value, tag=True):
+class PlanRestore(_Value, frozen=True, tag=True):
     """Tell every member of the term where it goes on and whose state it takes (seats)."""
 
     term: int
@@ -209,21 +209,21 @@ class PlanRestore(_Value, tag=True):
     receivers: tuple[int, ...]
 
 
-class GoOn(_Value, tag=True):
+class GoOn(_Value, frozen=True, tag=True):
     """All members are verified: open the next attempt."""
 
     term: int
 
 
-class EndAfterStep(_Value, tag=True):
+class EndAfterStep(_Value, frozen=True, tag=True):
     """An orderly stop: finish the step in flight on every seat, then leave."""
 
 
-class LetLeave(_Value, tag=True):
+class LetLeave(_Value, frozen=True, tag=True):
     """The loop is over everywhere: members and spares may leave."""
 
 
-class EndRun(_Value, tag=True):
+class EndRun(_Value, frozen=True, tag=True):
     """The run is over: end what still lives (with the grace period unless ``now``), exit with the code."""
 
     outcome: str  # "completed", "failed", "stopped"
@@ -232,7 +232,7 @@ class EndRun(_Value, tag=True):
     now: bool = False
 
 
-class Note(_Value, tag=True):
+class Note(_Value, frozen=True, tag=True):
     """Write this event to the journal; nothing else depends on it."""
 
     event: AnyEvent

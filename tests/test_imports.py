@@ -1,0 +1,85 @@
+"""Directions of imports: edges may use cores, cores use nothing but cores; and importing the package is cheap."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import closeranks
+
+ROOT = Path(closeranks.__file__).parent
+PURE = ("events", "faults", "detect", "decide", "plan", "diagnose")
+PURE_LIBRARIES = frozenset(
+    {"__future__", "abc", "bisect", "collections", "dataclasses", "difflib", "enum", "fractions", "functools"}
+    | {"hashlib", "heapq", "itertools", "math", "msgspec", "numpy", "operator", "re", "statistics", "string"}
+    | {"types", "typing"}
+)
+IMPURE_BUILTINS = frozenset({"open", "print", "input", "exec", "eval", "__import__", "breakpoint"})
+IMPORT_LIMIT_S = 0.3
+
+
+def _pure_files() -> list[Path]:
+    roots = [ROOT / name for name in PURE] + [ROOT / f"{name}.py" for name in PURE]
+    return sorted(file for root in roots for file in ([root] if root.is_file() else root.rglob("*.py")))
+
+
+def _imports(tree: ast.AST) -> set[str]:
+    found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute here"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def _is_pure(name: str) -> bool:
+    top, *rest = name.split(".")
+    if top == "closeranks":
+        return bool(rest) and rest[0] in PURE
+    return top in PURE_LIBRARIES
+
+
+@pytest.mark.parametrize("file", _pure_files(), ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_pure_file_imports_only_pure_things(file):
+    impure = sorted(name for name in _imports(ast.parse(file.read_text())) if not _is_pure(name))
+    assert not impure, f"{file.relative_to(ROOT)} is pure and must not import {', '.join(impure)}"
+
+
+@pytest.mark.parametrize("file", _pure_files(), ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_pure_file_calls_no_builtin_that_touches_the_world(file):
+    calls = [node.func for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+    impure = sorted({f.id for f in calls if isinstance(f, ast.Name)} & IMPURE_BUILTINS)
+    assert not impure, f"{file.relative_to(ROOT)} is pure and must not call {', '.join(impure)}"
+
+
+def test_only_the_worker_library_and_the_zygote_import_torch():
+    allowed = ("train", "run")
+    users = [
+        str(file.relative_to(ROOT))
+        for file in ROOT.rglob("*.py")
+        if any(name.split(".")[0] == "torch" for name in _imports(ast.parse(file.read_text())))
+    ]
+    assert [user for user in users if user.split("/")[0] not in allowed] == []
+
+
+def _in_fresh_process(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT.parent)}, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_importing_closeranks_does_not_import_torch():
+    assert _in_fresh_process("import sys, closeranks; print('torch' in sys.modules)") == "False"
+
+
+def test_the_command_line_does_not_import_torch():
+    assert _in_fresh_process("import sys, closeranks.cli.main; print('torch' in sys.modules)") == "False"
+
+
+def test_importing_closeranks_is_quick():
+    # CPU time, the best of three: a busy machine must not fail this.
+    code = "import time; a = time.process_time(); import closeranks; print(time.process_time() - a)"
+    assert min(float(_in_fresh_process(code)) for _ in range(3)) < IMPORT_LIMIT_S
