@@ -24,13 +24,15 @@ from closeranks.run.linux import become_subreaper
 # Set in the supervisor only: a worker gets the user's own environment back.
 OPENBLAS = "OPENBLAS_NUM_THREADS"  # numpy's import would start a thread, and a zygote must have one
 OMP = "OMP_NUM_THREADS"
+USER_SETTINGS = "CLOSERANKS_USER_"  # prefix under which the user's own values of the two travel
 
 _FORWARDED = {signal.SIGINT: signal.SIGINT, signal.SIGTERM: signal.SIGTERM, signal.SIGHUP: signal.SIGTERM}
 
 
 def supervisor_environment(environment: Mapping[str, str], seats: int) -> dict[str, str]:
     """What the supervisor, and so the zygote, runs under: libraries read these when they are loaded."""
-    changed = {**environment, OPENBLAS: "1"}
+    kept = {f"{USER_SETTINGS}{name}": environment[name] for name in (OPENBLAS, OMP) if name in environment}
+    changed = {**environment, **kept, OPENBLAS: "1"}
     if seats > 1:
         changed.setdefault(OMP, "1")  # as torchrun does: N processes with all cores each slow each other down
     return changed

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from closeranks.events import HookRan, IncidentClosed, IncidentOpened
+from closeranks.run.context import Context
 
 
 class Hook(NamedTuple):
@@ -41,3 +42,23 @@ class Hook(NamedTuple):
         except OSError as error:
             return HookRan(incident=event.incident, edge=edge, problem=str(error)), None
         return HookRan(incident=event.incident, edge=edge, problem=""), process
+
+
+class HookRunner:
+    """Runs the hook of a run, where one was asked for, and reaps what has ended."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        command = context.options.on_incident
+        self._hook = None if command is None else Hook(command, context.environment, context.folder)
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def run(self, event: IncidentOpened | IncidentClosed) -> None:
+        """Call out, and journal that (or why not)."""
+        if self._hook is None:
+            return
+        ran, process = self._hook.run(event)
+        self._context.note(ran)
+        self._running = [process for process in self._running if process.poll() is None]
+        if process is not None:
+            self._running.append(process)

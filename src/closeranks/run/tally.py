@@ -22,6 +22,10 @@ class Tally:
         """The highest step that was ever closed by all, -1 before the first."""
         return self._newest
 
+    def restart(self) -> None:
+        """A group starts from nothing: marks of the group before it are void."""
+        self._open.clear()
+
     def add(self, seat: int, marks: Iterable[StepMark]) -> None:
         """Note what one seat has closed."""
         for mark in marks:

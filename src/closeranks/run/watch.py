@@ -1,0 +1,165 @@
+"""The regular look at all workers: closed steps, where seconds went, and whether there is progress."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from closeranks import messages
+from closeranks.decide.protocol import Fact, GroupStuck, ProcStuck, StepDone, Tick
+from closeranks.events import StepClosed
+from closeranks.run.context import Context
+from closeranks.run.descendants import read_stat
+from closeranks.run.exits import Exits
+from closeranks.run.orphans import Orphans
+from closeranks.run.tally import Tally
+from closeranks.run.worker import Worker
+from closeranks.vitals import Reading
+
+LOOK_S = 0.05
+_TICK_S = 0.25
+_ACCOUNT_S = 2.0
+_CONFIRM_S = 0.3
+
+
+class Detector(Protocol):
+    """Judges progress from readings alone; see ``detect.progress``."""
+
+    def look(self, readings: Mapping[int, Reading], now_s: float) -> tuple[Fact, ...]:
+        """``readings[seat]``; suspicions as facts with process numbers still being seats."""
+
+    def forget(self) -> None:
+        """The membership changed: what was seen of it is void."""
+
+
+class Watch:
+    """Looks every ``LOOK_S`` from ``run``; ``gather`` is also called when a worker has ended."""
+
+    def __init__(self, context: Context, exits: Exits, orphans: Orphans, detector: Detector) -> None:
+        self._context = context
+        self._exits = exits
+        self._orphans = orphans
+        self._detector = detector
+        self._tally = Tally(context.options.seats)
+        self._confirming: set[int] = set()
+        self._quiet_since_s = time.monotonic()
+
+    # --- called by others ---------------------------------------------------------------------------------------
+
+    def start_group(self) -> None:
+        """A group starts from nothing."""
+        self._tally.restart()
+        self._quiet_since_s = time.monotonic()
+
+    def settle(self, step: int) -> None:
+        """A restore plan goes on after this step."""
+        for closed in self._tally.settle(step):
+            self._close(closed)
+
+    def newest_open_step(self) -> int:
+        """The highest step that a seat has opened or is about to open."""
+        pages = [worker.page for worker in self._members().values() if worker.page.begun]
+        return max((page.read().step for page in pages), default=0)
+
+    def gather(self, worker: Worker) -> None:
+        """Take the steps that a worker has closed since the last look, for as long as its page is there."""
+        if worker.seat is None or worker.fenced or self._context.members.get(worker.seat) != worker.proc:
+            return
+        if worker.page.begun:
+            worker.ring_head, marks = worker.page.steps_since(worker.ring_head)
+            self._tally.add(worker.seat, marks)
+
+    # --- the loop -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        next_tick_s = next_account_s = time.monotonic()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now_s = time.monotonic()
+            self.look(now_s)
+            if now_s >= next_tick_s:
+                next_tick_s = now_s + _TICK_S
+                self._context.feed(Tick())
+                self._flush_outputs()
+                self._hear_silence(now_s)
+            if now_s >= next_account_s:
+                next_account_s = now_s + _ACCOUNT_S
+                self._orphans.note([worker.started.pid for worker in self._context.living()])
+                for worker in self._context.living():
+                    self._exits.report_account(worker)
+
+    def look(self, now_s: float) -> None:
+        """One look at all members."""
+        members = self._members()
+        for worker in members.values():
+            self.gather(worker)
+        for closed in self._tally.take_closed():
+            self._close(closed)
+        readings = {seat: worker.page.read() for seat, worker in members.items() if worker.page.begun}
+        for suspicion in self._detector.look(readings, now_s):
+            self._suspect(suspicion, members)
+
+    def _members(self) -> dict[int, Worker]:
+        context = self._context
+        found = {seat: context.workers.get(proc) for seat, proc in context.members.items()}
+        return {seat: worker for seat, worker in found.items() if worker is not None and worker.alive}
+
+    def _close(self, closed: StepClosed) -> None:
+        self._context.note(closed)
+        self._context.feed(StepDone(step=closed.step, duration_s=closed.closed_mono_s - closed.began_mono_s))
+
+    # --- suspicion and confirmation -----------------------------------------------------------------------------
+
+    def _suspect(self, suspicion: Fact, members: Mapping[int, Worker]) -> None:
+        if isinstance(suspicion, ProcStuck):
+            worker = members.get(suspicion.proc)  # a seat, as far as the detector knows
+            if worker is not None and worker.proc not in self._confirming:
+                self._confirming.add(worker.proc)
+                self._context.spawn(self._confirm(worker, suspicion))
+        elif isinstance(suspicion, GroupStuck):
+            suspects = tuple(members[seat].proc for seat in suspicion.suspects if seat in members)
+            self._context.feed(GroupStuck(detail=suspicion.detail, suspects=suspects))
+
+    async def _confirm(self, worker: Worker, suspicion: ProcStuck) -> None:
+        """Ask the control thread and look at the clock of the process: the first says how, the page says whether."""
+        beat, before = worker.page.read().beat, read_stat(worker.started.pid)
+        worker.pong.clear()
+        worker.send(messages.Ping(nonce=worker.proc))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(worker.pong.wait(), _CONFIRM_S)
+        self._confirming.discard(worker.proc)
+        if not worker.alive or worker.page.read().beat != beat:
+            return
+        after = read_stat(worker.started.pid)
+        busy = before is not None and after is not None and after.cpu_ticks > before.cpu_ticks
+        answer = "answers" if worker.pong.is_set() else "does not answer"
+        detail = f"{suspicion.detail}; its control thread {answer}, it {'uses' if busy else 'does not use'} the processor"
+        self._context.feed(
+            ProcStuck(
+                proc=worker.proc, detail=detail, silent_s=suspicion.silent_s, allowed_s=suspicion.allowed_s
+            )
+        )
+
+    # --- scripts without the library ----------------------------------------------------------------------------
+
+    def _flush_outputs(self) -> None:
+        for worker in self._context.living():
+            for output in worker.outputs:
+                output.flush_partial()
+
+    def _hear_silence(self, now_s: float) -> None:
+        """Without vitals the only sign of life is output."""
+        context = self._context
+        if context.library or context.ending is not None:
+            return
+        heard = [output.heard_mono_s for worker in context.living() for output in worker.outputs]
+        last_s = max([self._quiet_since_s, *(at_s for at_s in heard if at_s is not None)])
+        silent_s, allowed_s = now_s - last_s, context.options.silence_s
+        if silent_s > allowed_s and context.living():
+            self._quiet_since_s = now_s
+            detail = f"no process printed anything for {silent_s:.1f} s, {allowed_s:g} s are allowed (--silence)"
+            context.feed(GroupStuck(detail=detail, suspects=()))
