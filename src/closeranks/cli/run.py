@@ -9,7 +9,7 @@ from pathlib import Path
 
 from closeranks.run.folder import FolderError, claim, default_folder, release
 from closeranks.run.guardian import guard
-from closeranks.run.options import RunOptions, Target, UsageError, parse
+from closeranks.run.options import HelpAsked, RunOptions, Target, UsageError, parse
 
 EXIT_USAGE = 2
 
@@ -54,13 +54,13 @@ otherwise that of the first incident that could not be recovered (128 + n for si
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line after ``closeranks run``; the exit code."""
-    if any(word in {"-h", "--help"} for word in _before_script(argv)):
-        sys.stdout.write(HELP)
-        return 0
     try:
         options = parse(argv)
         _require_script(options)
         folder = _folder(options, tuple(argv))
+    except HelpAsked:
+        sys.stdout.write(HELP)
+        return 0
     except (UsageError, FolderError) as error:
         sys.stderr.write(f"closeranks run: {error}\n")
         return EXIT_USAGE
@@ -70,16 +70,6 @@ def main(argv: Sequence[str]) -> int:
         release(folder)
         sys.stderr.write(f"closeranks run: the supervisor cannot be started: {error}\n")
         return 1
-
-
-def _before_script(argv: Sequence[str]) -> list[str]:
-    """The leading words that can only be options of ours; a value that looks like -h is no such word."""
-    words = []
-    for word in argv:
-        if not word.startswith("-"):
-            break
-        words.append(word)
-    return words
 
 
 def _require_script(options: RunOptions) -> None:

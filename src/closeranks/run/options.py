@@ -37,6 +37,10 @@ class UsageError(Exception):
     """The command line is wrong; nothing was started."""
 
 
+class HelpAsked(Exception):
+    """``--help`` stood before the script."""
+
+
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of ``closeranks run``. Deadlines that are None are learned from the run itself."""
 
@@ -133,6 +137,7 @@ def parse(argv: Sequence[str]) -> RunOptions:
     """Read ``[options] script args...``; everything after the script is the script's.
 
     Raises:
+        HelpAsked: --help stands among the options.
         UsageError: an unknown flag (the nearest known one is named), a bad value, or no script.
     """
     values: dict[str, object] = {}
@@ -151,6 +156,8 @@ def parse(argv: Sequence[str]) -> RunOptions:
 
 def _take_flag(word: str, rest: list[str], values: dict[str, object]) -> None:
     given, equals, text = word.partition("=")
+    if given in {"-h", "--help"}:
+        raise HelpAsked
     name = "--module" if given == "-m" else given.replace("_", "-")
     flag = _FLAGS.get(name)
     if flag is None:

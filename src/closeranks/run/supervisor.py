@@ -171,7 +171,7 @@ def _probe(context: Context) -> tuple[Finding, ...]:
 
 def _write_start(context: Context, file: RunFile) -> None:
     torch = sys.modules.get("torch")
-    versions = {"python": platform.python_version(), "torch": "none" if torch is None else torch.__version__}
+    versions = {"python": platform.python_version(), "torch": "none" if torch is None else str(torch.__version__)}
     write_run_file(context.folder, RunFile(run=file.run, command=file.command, options=file.options, versions=versions))
     options = context.options
     context.note(

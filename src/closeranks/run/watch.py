@@ -15,6 +15,7 @@ from closeranks.run.context import Context
 from closeranks.run.descendants import read_stat
 from closeranks.run.exits import Exits
 from closeranks.run.orphans import Orphans
+from closeranks.run.stacks import capture
 from closeranks.run.tally import Tally
 from closeranks.run.worker import Worker
 from closeranks.vitals import Reading
@@ -156,10 +157,26 @@ class Watch:
         context = self._context
         if context.library or context.ending is not None:
             return
-        heard = [output.heard_mono_s for worker in context.living() for output in worker.outputs]
-        last_s = max([self._quiet_since_s, *(at_s for at_s in heard if at_s is not None)])
+        living = context.living()
+        if not living:
+            return
+        quietest = min(living, key=self._heard_s)
+        last_s = max(map(self._heard_s, living))
         silent_s, allowed_s = now_s - last_s, context.options.silence_s
-        if silent_s > allowed_s and context.living():
+        if silent_s > allowed_s:
             self._quiet_since_s = now_s
             detail = f"no process printed anything for {silent_s:.1f} s, {allowed_s:g} s are allowed (--silence)"
-            context.feed(GroupStuck(detail=detail, suspects=()))
+            fact = ProcStuck(proc=quietest.proc, detail=detail, silent_s=silent_s, allowed_s=allowed_s)
+            context.spawn(self._capture_all(living, fact))
+
+    def _heard_s(self, worker: Worker) -> float:
+        heard = (output.heard_mono_s for output in worker.outputs)
+        return max([self._quiet_since_s, *(at_s for at_s in heard if at_s is not None)])
+
+    async def _capture_all(self, workers: list[Worker], fact: ProcStuck) -> None:
+        """Nobody can be named without vitals, so the stacks of all are the evidence."""
+        context = self._context
+        captures = (capture(worker, context.folder, context.options.kind) for worker in workers)
+        for captured in await asyncio.gather(*captures):
+            context.note(captured)
+        context.feed(fact)

@@ -125,6 +125,7 @@ def _put_on_path(folder: str) -> None:
 
 def _report(error: BaseException, fds: tuple[int, ...], birth: Birth) -> None:
     trace = _users_part(error.__traceback__)
+    error.with_traceback(trace)
     text = "".join(traceback.format_exception(type(error), error, trace))
     failed = messages.Failed(
         error=type(error).__qualname__,

@@ -67,6 +67,7 @@ def fork_zygote() -> tuple[int, socket.socket] | Newborn:
     if pid != 0:
         theirs.close()
         return pid, ours
+    ours.close()  # by its object: closed by number alone, the object would close a worker's descriptor of that number
     newborn = _live(theirs, supervisor_pid)
     if newborn is None:
         os._exit(0)
