@@ -133,6 +133,7 @@ class StopAsked(_Value, frozen=True, tag=True):
     """SIGTERM or Ctrl-C. ``now`` after the second one."""
 
     now: bool
+    signal: int = 15  # its number: a stopped run exits with 128 + signal
 
 
 class Tick(_Value, frozen=True, tag=True):

@@ -1,0 +1,60 @@
+"""``closeranks``: finds the verb, imports that verb's module and nothing else."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated, Final
+
+import typer
+
+VERBS: Final = {
+    "run": ("closeranks.cli.run", "Run a training script and keep it alive."),
+    "report": ("closeranks.cli.report", "Show goodput and incidents of a run."),
+    "drill": ("closeranks.cli.drill", "Run a command under a plan of faults; the verdict is the exit status."),
+}
+
+
+def main() -> None:
+    """The entry point of the ``closeranks`` command."""
+    app_for(sys.argv[1:])()
+
+
+def app_for(arguments: Sequence[str]) -> typer.Typer:
+    """The command line, of which only the verb that is asked for is more than its help text."""
+    app = typer.Typer(
+        name="closeranks",
+        help="Keeps large training jobs doing useful work while their parts fail.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for verb, (module, summary) in VERBS.items():
+        if verb == asked:
+            importlib.import_module(module).register(app)
+        else:
+            app.command(verb, help=summary)(_unused)
+    return app
+
+
+def _unused() -> None:
+    """Stands for a verb whose module was not imported, in lists of commands."""
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"closeranks {version('closeranks')}")
+        raise typer.Exit
+
+
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass

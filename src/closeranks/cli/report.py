@@ -1,0 +1,147 @@
+"""``closeranks report RUN_DIR``: what a run did and what its failures cost."""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Annotated, Never
+
+import typer
+from rich.console import Console
+
+from closeranks.events import Record, RunEnded
+from closeranks.journal import JOURNAL_NAME, Reading, follow, read
+from closeranks.observe.goodput import LedgerError
+from closeranks.observe.history import EmptyJournalError
+from closeranks.observe.html import page
+from closeranks.observe.live import LiveDisplay, LiveView
+from closeranks.observe.report import print_report, report_of, to_json
+
+NOT_USABLE = 1  # there is a journal, but nothing to report from it
+BAD_INPUT = 2
+INTERRUPTED = 130
+_FRAME_S = 0.1
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("report")(report)
+
+
+def report(
+    run_dir: Annotated[Path, typer.Argument(help="The folder of a run, or a journal.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+    live: Annotated[bool, typer.Option("--follow", help="Watch the run until it ends, then report.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained file.", show_default=False)] = None,
+) -> None:
+    """Show goodput, ETTR and incidents of a run that ended, goes on, or was killed.
+
+    Exit status: 0 reported; 1 the journal holds nothing that can be reported; 2 no such run, or bad options.
+    """
+    if as_json and live:
+        _fail("--json shows a report and --follow watches; choose one", BAD_INPUT)
+    journal = _journal_of(run_dir)
+    if live:
+        _watch(journal)
+    reading = _read(journal)
+    try:
+        _show(reading, as_json=as_json, html=html)
+    except EmptyJournalError as error:
+        _fail(f"{journal}: {error}", NOT_USABLE)
+    except LedgerError as error:
+        _fail(f"{journal}: the records contradict each other: {error}", NOT_USABLE)
+
+
+def _show(reading: Reading, *, as_json: bool, html: Path | None) -> None:
+    made = report_of(reading.records, problems_of(reading))
+    if html is not None:
+        _write(html, page(reading.records, made))
+    if as_json:
+        sys.stdout.buffer.write(to_json(made) + b"\n")
+    elif html is None:
+        print_report(Console(), made)
+    else:
+        Console().print(f"wrote {html}", markup=False, highlight=False)
+
+
+def problems_of(reading: Reading) -> list[str]:
+    """What is wrong with the journal itself, in words."""
+    problems = [f"line {damage.line} is damaged and was skipped: {damage.problem}" for damage in reading.damaged]
+    if reading.torn is not None:
+        problems.append(f"the last line is torn ({len(reading.torn)} bytes) and was left out")
+    return problems
+
+
+def _journal_of(run_dir: Path) -> Path:
+    if run_dir.is_file():
+        return run_dir
+    if not run_dir.is_dir():
+        _fail(f"{run_dir}: no such folder; give the folder of a run, such as runs/20260101T120000-a1b2", BAD_INPUT)
+    journal = run_dir / JOURNAL_NAME
+    if not journal.is_file():
+        _fail(f"{run_dir}: no {JOURNAL_NAME} in it, so it is not the folder of a run", BAD_INPUT)
+    return journal
+
+
+def _read(journal: Path) -> Reading:
+    try:
+        return read(journal)
+    except OSError as error:
+        _fail(f"{journal}: cannot be read: {error.strerror}", BAD_INPUT)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write the file in one step: a reader sees the old one or the new one."""
+    pending = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        pending.write_text(text, encoding="utf-8")
+        pending.replace(path)
+    except OSError as error:
+        pending.unlink(missing_ok=True)
+        _fail(f"{path}: cannot be written: {error.strerror}", BAD_INPUT)
+
+
+def _watch(journal: Path) -> None:
+    """Show the run until its last record; Ctrl-C ends the watching, not the run."""
+    records: queue.SimpleQueue[Record] = queue.SimpleQueue()
+    stop = threading.Event()
+    reader = threading.Thread(target=_pump, args=(journal, stop, records), daemon=True)
+    reader.start()
+    try:
+        with LiveDisplay(LiveView(Console(), seats=0, spares=0)) as display:
+            _display(display, records)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        stop.set()
+        reader.join()
+
+
+def _pump(journal: Path, stop: threading.Event, records: queue.SimpleQueue[Record]) -> None:
+    for record in follow(journal, stop):
+        records.put(record)
+
+
+def _display(display: LiveDisplay, records: queue.SimpleQueue[Record]) -> None:
+    drawn_s = 0.0
+    while True:
+        try:
+            record = records.get(timeout=_FRAME_S)
+        except queue.Empty:
+            record = None
+        if record is not None:
+            display.feed(record)
+        if time.monotonic() - drawn_s >= _FRAME_S:
+            display.tick()
+            drawn_s = time.monotonic()
+        if record is not None and isinstance(record.event, RunEnded):
+            return
+
+
+def _fail(message: str, code: int) -> Never:
+    typer.echo(f"closeranks report: {message}", err=True)
+    raise typer.Exit(code)

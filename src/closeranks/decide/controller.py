@@ -1,0 +1,228 @@
+"""The controller: ``step(state, fact, now_s) -> state, decisions``, pure and total.
+
+Facts that do not fit what the controller knows (of a dead or unknown process, of an older term, out of order) are
+stale and change nothing. The same facts at the same times give the same decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from closeranks.decide import endings, exits, membership, recovery, trouble
+from closeranks.decide.budgets import Ledger
+from closeranks.decide.diagnosis import Seen, Trouble
+from closeranks.decide.pace import Pace
+from closeranks.decide.protocol import (
+    Begun,
+    Decision,
+    Fact,
+    GroupStuck,
+    ProcEnded,
+    ProcFinished,
+    ProcJoined,
+    ProcPaused,
+    ProcReady,
+    ProcRegrouped,
+    ProcRestored,
+    ProcResumed,
+    ProcStuck,
+    StepDone,
+    StopAsked,
+    TermPoisoned,
+    Tick,
+)
+from closeranks.decide.state import TRAINING, Life, Poison, Proc, Settings, Stage, State
+from closeranks.decide.turn import Turn
+
+_UNDER_A_TERM = TRAINING | {Stage.SEATED, Stage.REGROUPED, Stage.RESTORED, Stage.FINISHED, Stage.INTERRUPTED}
+
+
+def initial(settings: Settings) -> State:
+    """The state before the first fact.
+
+    Raises:
+        ValueError: the settings cannot be met.
+    """
+    if settings.seats < 1 or settings.spares < 0:
+        raise ValueError(f"expected seats >= 1 and spares >= 0, got {settings.seats} and {settings.spares}")
+    return State(settings=settings, ledger=Ledger(limits=settings.limits), pace=Pace())
+
+
+def step(state: State, fact: Fact, now_s: float) -> tuple[State, tuple[Decision, ...]]:
+    """The state after the fact, and what to do about it, in this order."""
+    turn = Turn(state, now_s)
+    if state.life is not Life.ENDED or isinstance(fact, StopAsked):
+        _HANDLERS[type(fact)](turn, fact)
+    return turn.state, tuple(turn.decisions)
+
+
+def _living(turn: Turn, number: int) -> Proc | None:
+    """The process, unless it is unknown, gone or about to be."""
+    proc = turn.state.procs.get(number)
+    return None if proc is None or proc.stage is Stage.DOOMED else proc
+
+
+def _member(turn: Turn, number: int, term: int) -> Proc | None:
+    """The process, if it belongs to this term and the term is the newest."""
+    proc = _living(turn, number)
+    if proc is None or not proc.term == term == turn.state.group.term:
+        return None
+    return proc
+
+
+def _begun(turn: Turn, _: Begun) -> None:
+    if turn.state.life is Life.NEW:
+        membership.start_group(turn)
+
+
+def _joined(turn: Turn, fact: ProcJoined) -> None:
+    proc = _living(turn, fact.proc)
+    if proc is None or proc.stage is not Stage.STARTED:
+        return
+    turn.update(library=True)
+    turn.stage(proc, Stage.JOINED)
+    if proc.seat is None or turn.state.life is not Life.JOINING:
+        return
+    if turn.state.group.joined_s is None:
+        turn.update_group(joined_s=turn.now_s)
+        membership.refill_spares(turn)
+    exits.refuse_without_join(turn)
+    members = membership.occupants(turn.state)
+    full = len(members) == turn.state.settings.seats
+    if turn.state.life is Life.JOINING and full and all(p.stage is Stage.JOINED for p in members.values()):
+        membership.begin_term(turn)
+
+
+def _ready(turn: Turn, fact: ProcReady) -> None:
+    proc = _living(turn, fact.proc)
+    if proc is None:
+        return
+    if proc.stage is Stage.BUILDING:
+        turn.stage(proc, Stage.LOOPING, replicated=fact.replicated)
+        members = membership.occupants(turn.state)
+        arrived = all(p.stage in (Stage.LOOPING, Stage.FINISHED) for p in members.values())
+        if arrived and len(members) == turn.state.settings.seats:
+            turn.update_group(looped=True)
+    elif proc.stage in (Stage.STARTED, Stage.JOINED) and not _is_original(proc):
+        turn.stage(proc, Stage.WARM, replicated=fact.replicated)
+        trouble.regroup_when_gathered(turn)
+
+
+def _is_original(proc: Proc) -> bool:
+    return proc.seat is not None and proc.filled_by is None
+
+
+def _ended(turn: Turn, fact: ProcEnded) -> None:
+    proc = turn.state.procs.get(fact.proc)
+    if proc is not None:
+        exits.ended(turn, proc, fact)
+
+
+def _stuck(turn: Turn, fact: ProcStuck) -> None:
+    proc = _living(turn, fact.proc)
+    if proc is None:
+        return
+    if proc.seat is None:
+        membership.isolate(turn, proc, f"spare is stuck: {fact.detail}", capture_stack=True)
+        return
+    found = Trouble(
+        seen=Seen.PROGRESS,
+        detail=f"seat {proc.seat} makes no progress: {fact.detail}",
+        seats=(proc.seat,),
+        proc=proc.proc,
+        silent_s=fact.silent_s,
+        allowed_s=fact.allowed_s,
+    )
+    over = "the last step was closed everywhere before" if turn.state.life is Life.LEAVING else ""
+    trouble.meet(turn, found, stuck=(proc,), hopeless=over)
+
+
+def _group_stuck(turn: Turn, fact: GroupStuck) -> None:
+    if turn.state.life is not Life.RUNNING or not turn.state.library:
+        return
+    if turn.state.group.exited:
+        recovery.meet_left_early(turn)
+        return
+    odd = [p for n in fact.suspects if (p := _living(turn, n)) is not None]
+    seats = tuple(sorted(p.seat for p in odd if p.seat is not None))
+    trouble.meet(turn, Trouble(seen=Seen.MISMATCH if seats else Seen.STANDSTILL, detail=fact.detail, seats=seats))
+
+
+def _poisoned(turn: Turn, fact: TermPoisoned) -> None:
+    proc = _member(turn, fact.proc, fact.term)
+    if proc is not None and proc.stage in _UNDER_A_TERM and proc.stage is not Stage.INTERRUPTED:
+        _suspect(turn, proc, fact.detail)
+
+
+def _suspect(turn: Turn, proc: Proc, detail: str) -> None:
+    lives = (Life.RUNNING, Life.REGROUPING, Life.RESTORING)
+    if turn.state.poison is None and turn.state.life in lives:
+        turn.update(poison=Poison(at_s=turn.now_s, proc=proc.proc, detail=detail))
+
+
+def _paused(turn: Turn, fact: ProcPaused) -> None:
+    proc = _member(turn, fact.proc, fact.term)
+    if proc is None or proc.stage not in _UNDER_A_TERM:
+        return
+    turn.stage(proc, Stage.PAUSED, brought=fact)
+    _suspect(turn, proc, f"seat {proc.seat} left its block")
+    trouble.regroup_when_gathered(turn)
+
+
+def _regrouped(turn: Turn, fact: ProcRegrouped) -> None:
+    proc = _member(turn, fact.proc, fact.term)
+    if proc is not None and proc.stage is Stage.SEATED:
+        turn.stage(proc, Stage.REGROUPED, groups=fact.groups)
+        recovery.agree_when_regrouped(turn)
+
+
+def _restored(turn: Turn, fact: ProcRestored) -> None:
+    proc = _member(turn, fact.proc, fact.term)
+    if proc is not None and proc.stage is Stage.REGROUPED and turn.state.life is Life.RESTORING:
+        turn.stage(proc, Stage.RESTORED, digest=fact.digest, restored_step=fact.step)
+        recovery.go_on_when_restored(turn)
+
+
+def _resumed(turn: Turn, fact: ProcResumed) -> None:
+    proc = _member(turn, fact.proc, fact.term)
+    if proc is not None and proc.stage is Stage.RESUMING:
+        turn.stage(proc, Stage.LOOPING)
+
+
+def _step_done(turn: Turn, fact: StepDone) -> None:
+    endings.step_done(turn, fact.step, fact.duration_s)
+
+
+def _finished(turn: Turn, fact: ProcFinished) -> None:
+    proc = _living(turn, fact.proc)
+    if proc is not None and proc.stage in TRAINING and turn.state.life is Life.RUNNING:
+        turn.stage(proc, Stage.FINISHED)
+        endings.leave_if_finished(turn)
+
+
+def _stop_asked(turn: Turn, fact: StopAsked) -> None:
+    endings.stop_asked(turn, fact)
+
+
+def _tick(turn: Turn, _: Tick) -> None:
+    recovery.check_deadlines(turn)
+
+
+_HANDLERS: dict[type[Fact], Callable[[Turn, Any], None]] = {
+    Begun: _begun,
+    ProcJoined: _joined,
+    ProcReady: _ready,
+    ProcEnded: _ended,
+    ProcStuck: _stuck,
+    GroupStuck: _group_stuck,
+    TermPoisoned: _poisoned,
+    ProcPaused: _paused,
+    ProcRegrouped: _regrouped,
+    ProcRestored: _restored,
+    ProcResumed: _resumed,
+    StepDone: _step_done,
+    ProcFinished: _finished,
+    StopAsked: _stop_asked,
+    Tick: _tick,
+}

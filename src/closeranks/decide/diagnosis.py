@@ -1,0 +1,119 @@
+"""From what was seen to the fault behind it, by rules of thumb.
+
+A trouble is one loss, or one failure that lost nobody. The rules look only at the trouble itself; who was first
+decides the diagnosis of an incident, since the others usually follow from it.
+"""
+
+from __future__ import annotations
+
+import signal
+from enum import StrEnum
+
+import msgspec
+
+from closeranks import faults
+from closeranks.decide.protocol import Crash
+
+_NATIVE = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
+
+
+class Seen(StrEnum):
+    """How trouble showed itself; the ``detector`` of the journal's ``ErrorSeen``."""
+
+    EXIT = "exit"
+    EXCEPTION = "exception"
+    LEFT_EARLY = "left-early"
+    PROGRESS = "progress"  # one process is stuck
+    STANDSTILL = "standstill"  # nobody moves, nobody can be named
+    MISMATCH = "mismatch"  # nobody moves, collectives differ
+    POISON = "poison"
+    DEADLINE = "deadline"  # a phase of a recovery took too long
+    NO_JOIN = "no-join"  # some processes called join, others did not
+    DIGEST = "digest"  # state that must be equal is not
+    NO_DONOR = "no-donor"  # nobody holds state that others could take
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that went wrong. ``seats`` are those it is ascribed to."""
+
+    seen: Seen
+    detail: str
+    seats: tuple[int, ...] = ()
+    proc: int | None = None
+    code: int | None = None
+    signal: int | None = None
+    crash: Crash | None = None
+    left_at_step: int | None = None
+    silent_s: float | None = None
+    allowed_s: float | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """How the process ended: a signal n counts as 128 + n; 0 when no process ended by it, or with success."""
+        if self.signal is not None:
+            return 128 + self.signal
+        return self.code or 0
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault of the catalogue, the seats it struck, how sure that is, and why."""
+
+    fault: str
+    culprits: tuple[int, ...]
+    confidence: float
+    evidence: tuple[str, ...]
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True):
+    """What two failures have in common when one bug causes both. Seats do not matter."""
+
+    error: str
+    where: str
+    step: int
+
+
+def signature(trouble: Trouble, step: int) -> Signature | None:
+    """The signature of a bug that would come again at the same place; None: repeating may well help.
+
+    ``step`` is the newest closed one, for trouble that does not know its own.
+    """
+    if trouble.crash is not None:
+        return Signature(error=trouble.crash.error, where=trouble.crash.where, step=trouble.crash.step)
+    if trouble.seen is Seen.LEFT_EARLY:
+        at = step if trouble.left_at_step is None else trouble.left_at_step
+        return Signature(error=faults.LEFT_EARLY.name, where="", step=at)
+    if trouble.seen is Seen.MISMATCH:
+        return Signature(error=faults.MISMATCHED_COLLECTIVE.name, where="", step=step)
+    return None
+
+
+def diagnose(trouble: Trouble, *, repeated: bool, start_up: bool) -> Diagnosis:
+    """The likeliest fault behind the trouble.
+
+    ``repeated``: its signature was seen before a recovery already; ``start_up``: the group had not closed a step.
+    """
+    if repeated and trouble.crash is not None:
+        fault, confidence = faults.DETERMINISTIC_BUG, 0.95
+    elif start_up and trouble.seen in (Seen.EXCEPTION, Seen.EXIT) and trouble.signal is None:
+        fault, confidence = faults.START_UP_CRASH, 0.9
+    else:
+        fault, confidence = _fault(trouble)
+    return Diagnosis(fault=fault.name, culprits=trouble.seats, confidence=confidence, evidence=(trouble.detail,))
+
+
+def _fault(trouble: Trouble) -> tuple[faults.Fault, float]:
+    if trouble.seen is Seen.EXIT and trouble.signal is not None:
+        return (faults.NATIVE_CRASH, 0.9) if trouble.signal in _NATIVE else (faults.KILLED, 0.9)
+    if trouble.seen is Seen.PROGRESS:
+        # A process whose control thread is silent is stopped as a whole, or one thread keeps the interpreter's lock.
+        return (faults.FROZEN, 0.7) if "answer" in trouble.detail else (faults.HUNG, 0.8)
+    return {
+        Seen.EXCEPTION: (faults.CRASHED, 0.95),
+        Seen.EXIT: (faults.CRASHED, 0.6),
+        Seen.LEFT_EARLY: (faults.LEFT_EARLY, 0.95),
+        Seen.MISMATCH: (faults.MISMATCHED_COLLECTIVE, 0.8),
+        Seen.STANDSTILL: (faults.NETWORK_LOSS, 0.4),
+        Seen.POISON: (faults.NETWORK_LOSS, 0.3),
+        Seen.DEADLINE: (faults.RECOVERY_STUCK, 0.6),
+        Seen.DIGEST: (faults.CORRUPT_REPLICA, 0.8),
+    }.get(trouble.seen, (faults.UNKNOWN, 0.1))

@@ -1,0 +1,134 @@
+"""What the end of a process means, by who it was and when."""
+
+from __future__ import annotations
+
+import signal
+
+from closeranks.decide import endings, membership, recovery, trouble
+from closeranks.decide.diagnosis import Seen, Trouble
+from closeranks.decide.protocol import ProcEnded
+from closeranks.decide.state import Life, Proc, Stage
+from closeranks.decide.turn import Turn
+from closeranks.events import ErrorSeen
+
+_NEVER_IN_LOOP = -1
+
+
+def ended(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
+    """A process is gone."""
+    if proc.seat is None:
+        _spare_ended(turn, proc, fact)
+    elif proc.stage is Stage.DOOMED:
+        turn.drop(proc)
+        trouble.start_when_clear(turn)
+        trouble.regroup_when_gathered(turn)
+    elif turn.state.life is Life.LEAVING:
+        _left(turn, proc, fact)
+    elif fact.code == 0:
+        _exited_with_success(turn, proc, fact)
+    else:
+        _failed(turn, proc, fact)
+
+
+def _spare_ended(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
+    turn.drop(proc)
+    if turn.state.life is Life.LEAVING:
+        return
+    detail = f"a spare {_how(fact)}"
+    turn.note(ErrorSeen(detector=Seen.EXIT.value, seat=None, proc=proc.proc, detail=detail))
+    # During a recovery a new spare would compete with it; the end of the incident refills.
+    if turn.state.incident is None and turn.state.stop is None:
+        membership.refill_spares(turn)
+
+
+def _left(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
+    turn.drop(proc)
+    if fact.code != 0:
+        trouble.meet(turn, _trouble(proc, fact), gone=proc, hopeless="the last step was closed everywhere before")
+    elif not membership.occupants(turn.state):
+        endings.complete(turn, "every seat finished and left")
+
+
+def _exited_with_success(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
+    state, seat = turn.state, proc.seat
+    in_loop = proc.holds_state and proc.stage is not Stage.BUILDING
+    if seat is None or (fact.left_at_step is None and in_loop) or state.life not in (Life.JOINING, Life.RUNNING):
+        trouble.meet(turn, _left_early(proc, fact), gone=proc)
+        return
+    turn.drop(proc)
+    left_at = _NEVER_IN_LOOP if fact.left_at_step is None else fact.left_at_step
+    turn.update_group(exited={**state.group.exited, seat: left_at})
+    refuse_without_join(turn)
+    exited = turn.state.group.exited
+    if turn.state.life is Life.ENDED:
+        return
+    if len(set(exited.values())) > 1:
+        recovery.meet_left_early(turn)
+    elif len(exited) == state.settings.seats:
+        endings.complete(turn, "every process exited with success")
+    else:
+        endings.leave_if_finished(turn)
+
+
+def refuse_without_join(turn: Turn) -> None:
+    """A seat that exits without join can never meet those that joined."""
+    group = turn.state.group
+    if turn.state.life is not Life.JOINING or group.joined_s is None or not group.exited:
+        return
+    seats = sorted(group.exited)
+    detail = f"seats {seats} exited with success without calling join(), which others did"
+    found = Trouble(seen=Seen.NO_JOIN, detail=detail, seats=tuple(seats))
+    trouble.meet(turn, found, hopeless="every process must call it")
+
+
+def _failed(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
+    found = _trouble(proc, fact)
+    steps = set(turn.state.group.exited.values())
+    if fact.left_at_step is not None and steps == {fact.left_at_step}:
+        trouble.meet(turn, found, gone=proc, hopeless="it and others had left the loop after the same step before")
+    else:
+        trouble.meet(turn, found, gone=proc)
+
+
+def _trouble(proc: Proc, fact: ProcEnded) -> Trouble:
+    return Trouble(
+        seen=Seen.EXIT if fact.crash is None else Seen.EXCEPTION,
+        detail=f"{_name(proc)} {_how(fact)}",
+        seats=() if proc.seat is None else (proc.seat,),
+        proc=proc.proc,
+        code=fact.code,
+        signal=fact.signal,
+        crash=fact.crash,
+    )
+
+
+def _left_early(proc: Proc, fact: ProcEnded) -> Trouble:
+    return Trouble(
+        seen=Seen.LEFT_EARLY,
+        detail=f"{_name(proc)} exited with success while the others still train",
+        seats=() if proc.seat is None else (proc.seat,),
+        proc=proc.proc,
+        left_at_step=fact.left_at_step,
+    )
+
+
+def _name(proc: Proc) -> str:
+    return f"spare p{proc.proc}" if proc.seat is None else f"s{proc.seat}.{proc.incarnation}"
+
+
+def _how(fact: ProcEnded) -> str:
+    if fact.crash is not None:
+        crash = fact.crash
+        return f"failed with {crash.error} at {crash.where} in step {crash.step}: {crash.message}"
+    if fact.unkillable:
+        return "cannot be ended and was fenced"
+    if fact.signal is not None:
+        return f"was ended by {_signal_name(fact.signal)}"
+    return f"exited with code {fact.code}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,147 @@
+"""The ladder: recovery actions, cheapest first, and the choice among them.
+
+A rung is data: its name, what speaks against it in a situation, and what speaks for it. The choice is the first
+rung that nothing speaks against. A new rung takes its place in ``LADDER``. A failed collective ends its term, so
+neither WAIT nor RETRY can do without new connections: REGROUP retries the step. On one node a cold restart stands in
+for RESPAWN. REPLACE_NODE, SHRINK and ROLL_BACK need nodes, a smaller world and checkpoints to act on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from closeranks.decide.budgets import Exceeded, Within
+from closeranks.events import Rung
+
+
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the choice depends on."""
+
+    fault: str
+    lost: int  # seats without a process
+    survivors: int  # members whose state may be a donor's
+    spares: int  # living spares
+    looped: bool  # every member had reached its loop: survivors can be regrouped where they are
+    start_up: bool  # it belongs to starting: a warm rung would meet it again, and restarts have their own budget
+    replicated: bool  # False: a lost seat's state has no copy
+    corrupt: str = ""  # why state is not trusted, or who gives it is missing
+    hopeless: str = ""  # why no rung can help: the failure is deterministic, or there is nothing to go back to
+    spent: frozenset[Rung] = frozenset()  # rungs that did not help in this incident, or right before it
+    budget: Within | Exceeded = Within()  # of the incident as a whole
+    cold_budget: Within | Exceeded = Within()  # of a restart from nothing
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A rung, why it, and why none of the cheaper ones."""
+
+    rung: Rung
+    reason: str
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One rung of the ladder."""
+
+    rung: Rung
+    against: Callable[[Situation], str]  # empty: nothing
+    because: Callable[[Situation], str]
+
+
+def choose(situation: Situation) -> Choice:
+    """The cheapest rung that nothing speaks against; STOP is always there."""
+    objections: list[str] = []
+    for step in LADDER:
+        objection = step.against(situation)
+        if not objection:
+            reason = step.because(situation)
+            told = [text for text in dict.fromkeys(objections) if text not in reason]
+            return Choice(rung=step.rung, reason="; ".join([reason, *told]))
+        objections.append(objection)
+    raise AssertionError("the last rung takes everything")  # pragma: no cover - STOP has no objection
+
+
+def _hopeless(s: Situation) -> str:
+    if s.hopeless:
+        return s.hopeless
+    return s.budget.reason if isinstance(s.budget, Exceeded) else ""
+
+
+def _against_warm(s: Situation) -> str:
+    objections = (
+        _hopeless(s),
+        s.corrupt,
+        "" if s.looped else "not every member had reached a loop in which it can be regrouped",
+        "the process failed before the first step of its group" if s.start_up else "",
+        "" if s.survivors else "no member survived that could give its state",
+        "the state is sharded: a lost seat's part has no donor" if s.lost and not s.replicated else "",
+    )
+    return next(filter(None, objections), "")
+
+
+def _against_regroup(s: Situation) -> str:
+    if warm := _against_warm(s):
+        return warm
+    if s.lost:
+        return f"{s.lost} of {s.lost + s.survivors} seats need a new process"
+    return "regrouping in place did not help" if Rung.REGROUP in s.spent else ""
+
+
+def _against_spare(s: Situation) -> str:
+    if warm := _against_warm(s):
+        return warm
+    if not s.lost:
+        return "no seat is empty"
+    if s.spares < s.lost:
+        return f"{s.spares} spares for {s.lost} empty seats"
+    return "a spare did not help" if Rung.SPARE in s.spent else ""
+
+
+def _against_fork(s: Situation) -> str:
+    if warm := _against_warm(s):
+        return warm
+    if not s.lost:
+        return "no seat is empty"
+    return "a new process for the seat did not help" if Rung.FORK in s.spent else ""
+
+
+def _against_cold(s: Situation) -> str:
+    if hopeless := _hopeless(s):
+        return hopeless
+    return s.cold_budget.reason if isinstance(s.cold_budget, Exceeded) else ""
+
+
+def _because_stop(s: Situation) -> str:
+    if hopeless := _hopeless(s):
+        return hopeless
+    if s.start_up and isinstance(s.cold_budget, Exceeded):
+        return (
+            f"failed before the first step ({s.fault}), and {s.cold_budget.reason}: a failure at start-up seldom goes "
+            "away by itself; mend what the output above shows, or allow more with --start-restarts"
+        )
+    return "no rung of the ladder is left"
+
+
+LADDER: tuple[Step, ...] = (
+    Step(
+        rung=Rung.REGROUP,
+        against=_against_regroup,
+        because=lambda s: f"{s.fault}: nobody is lost, {s.survivors} members meet again and retry the step",
+    ),
+    Step(
+        rung=Rung.SPARE,
+        against=_against_spare,
+        because=lambda s: f"{s.fault}: {s.survivors} members keep their state, a spare is there for each empty seat",
+    ),
+    Step(
+        rung=Rung.FORK,
+        against=_against_fork,
+        because=lambda s: f"{s.fault}: {s.survivors} members keep their state and wait for a new process",
+    ),
+    Step(
+        rung=Rung.COLD_RESTART,
+        against=_against_cold,
+        because=lambda s: f"{s.fault}: the whole group starts again from nothing",
+    ),
+    Step(rung=Rung.STOP, against=lambda _: "", because=_because_stop),
+)

@@ -1,0 +1,180 @@
+"""What the controller knows: settings, processes, the incident, and the one machine of lives and stages.
+
+Values only; whatever changes them is in the files beside this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from closeranks.decide.budgets import Ledger, Limits
+from closeranks.decide.diagnosis import Signature
+from closeranks.decide.pace import Pace
+from closeranks.decide.protocol import ProcPaused
+from closeranks.events import Phase, Rung
+
+
+class Deadlines(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long the controller waits before it calls a phase failed."""
+
+    poison_grace_s: float = 0.5  # for the exit or the stuck process that explains a failed collective
+    isolate_s: float = 10.0  # until a process that was told to end has ended
+    pause_s: float = 30.0  # until an interrupted member has left its block
+    ready_s: float = 120.0  # until a process started for a seat can be seated
+    regroup_s: float = 30.0  # until all members of a term are connected
+    transfer_s: float = 120.0  # until all members hold the planned state
+    resume_s: float = 30.0  # until all members have opened an attempt, after they were told to go on
+    join_s: float = 600.0  # from the first join to the last
+    plain_settle_s: float = 10.0  # a restarted script without the library counts as recovered after this
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the user decides; everything else the controller decides itself."""
+
+    seats: int
+    spares: int = 0
+    limits: Limits = Limits()
+    deadlines: Deadlines = Deadlines()
+    tries_per_rung: int = 2  # newcomers that may be lost in one incident before the next rung is taken
+
+
+class Life(StrEnum):
+    """Where the run stands."""
+
+    NEW = "new"
+    JOINING = "joining"  # a group was started and runs towards join
+    REGROUPING = "regrouping"  # a term began, its members connect
+    RESTORING = "restoring"  # the restore plan is out
+    RUNNING = "running"  # the members build their model, train, or run a script of their own
+    GATHERING = "gathering"  # lost processes end, survivors pause, newcomers get ready
+    CLEARING = "clearing"  # all members end before the group starts again
+    LEAVING = "leaving"  # the loop is over, members exit
+    ENDED = "ended"
+
+
+# Every transition that is possible; the controller refuses any other as a defect of its own.
+NEXT: Mapping[Life, frozenset[Life]] = {
+    Life.NEW: frozenset({Life.JOINING, Life.ENDED}),
+    Life.JOINING: frozenset({Life.REGROUPING, Life.CLEARING, Life.ENDED}),
+    Life.REGROUPING: frozenset({Life.RESTORING, Life.GATHERING, Life.CLEARING, Life.ENDED}),
+    Life.RESTORING: frozenset({Life.RUNNING, Life.GATHERING, Life.CLEARING, Life.ENDED}),
+    Life.RUNNING: frozenset({Life.GATHERING, Life.CLEARING, Life.LEAVING, Life.ENDED}),
+    Life.GATHERING: frozenset({Life.REGROUPING, Life.CLEARING, Life.ENDED}),
+    Life.CLEARING: frozenset({Life.JOINING, Life.ENDED}),
+    Life.LEAVING: frozenset({Life.ENDED}),
+    Life.ENDED: frozenset(),
+}
+
+
+class Stage(StrEnum):
+    """Where a process stands."""
+
+    STARTED = "started"
+    JOINED = "joined"
+    WARM = "warm"  # a newcomer or spare that can be seated
+    SEATED = "seated"  # a term began with it
+    REGROUPED = "regrouped"
+    RESTORED = "restored"
+    BUILDING = "building"  # told to go on under the first term of a group: on its way to the loop
+    RESUMING = "resuming"  # told to go on after a recovery: about to open an attempt
+    LOOPING = "looping"
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    PAUSED = "paused"
+    DOOMED = "doomed"  # isolated; only its end is awaited
+
+
+TRAINING = frozenset({Stage.BUILDING, Stage.RESUMING, Stage.LOOPING})
+
+
+class Proc(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that lives, or whose end is not yet certain."""
+
+    proc: int
+    stage: Stage
+    since_s: float  # when it came to this stage
+    seat: int | None = None  # None: a spare
+    incarnation: int | None = None
+    term: int  # the last term that began with it; before that, the one that it was started for
+    filled_by: Rung | None = None  # the rung that put it into its seat; None: it is there since its group started
+    replicated: bool = True
+    holds_state: bool = False  # it was told to go on once: its state is the job's
+    brought: ProcPaused | None = None  # since it was last told to go on
+    groups: str = ""
+    digest: str = ""
+    restored_step: int = -1
+
+
+class Poison(msgspec.Struct, frozen=True, kw_only=True):
+    """A failed collective that is not explained yet."""
+
+    at_s: float
+    proc: int
+    detail: str
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """Trouble from its first sign to the first step after it."""
+
+    number: int
+    opened_s: float
+    seats: tuple[int, ...]
+    exit_code: int  # of the process that was lost first; 0: none ended by itself so far
+    summary: str
+    phase: Phase = Phase.SEE
+    rung: Rung = Rung.STOP
+    failures: Mapping[Rung, int] = {}  # newcomers lost and attempts failed, by rung
+    done_before: int = -1  # newest step closed everywhere when it opened
+    plan_step: int | None = None  # where the members went on; None: not yet decided
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """The processes since the last start from nothing."""
+
+    joined_s: float | None = None  # first join
+    looped: bool = False  # every seat reached its loop once
+    newest_step: int = -1  # closed on every seat
+    exited: Mapping[int, int] = {}  # seats whose process exited with success: the step it left its loop after, or -1
+    term: int = 0  # the last one that began; 0: none yet
+    plan_step: int = -1  # where its members go on
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True):
+    """Someone asked the run to stop."""
+
+    signal: int
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How the run ended, for a second signal that wants it faster."""
+
+    outcome: str
+    exit_code: int
+    reason: str
+    now: bool
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it."""
+
+    settings: Settings
+    ledger: Ledger
+    pace: Pace
+    life: Life = Life.NEW
+    since_s: float = 0.0  # when this life began
+    term: int = 0  # newest number given out
+    next_proc: int = 1
+    next_incident: int = 1
+    procs: Mapping[int, Proc] = {}
+    incarnations: tuple[int, ...] = ()  # newest by seat
+    library: bool = False  # some process called join, ever
+    group: Group = Group()
+    poison: Poison | None = None
+    incident: Incident | None = None
+    signatures: Mapping[Signature, int] = {}  # failures that name their place, with the term they were first seen in
+    unhelped_step: int | None = None  # newest step when regrouping in place last ended an incident
+    stop: Stop | None = None
+    ending: Ending | None = None

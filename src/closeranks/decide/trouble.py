@@ -1,0 +1,269 @@
+"""From trouble to a rung: open or widen the incident, book it, choose, carry the choice out."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from closeranks.decide import budgets, endings, ladder, membership, pace
+from closeranks.decide.diagnosis import Diagnosis, Seen, Trouble, diagnose, signature
+from closeranks.decide.protocol import InterruptTerm
+from closeranks.decide.state import Incident, Life, Proc, Stage, State
+from closeranks.decide.turn import Turn
+from closeranks.events import Decided, Diagnosed, ErrorSeen, IncidentOpened, IncidentWidened, Phase, Rung
+
+_OWN = frozenset({Seen.EXCEPTION, Seen.LEFT_EARLY})
+_UNTRUSTED = frozenset({Seen.DIGEST, Seen.NO_DONOR})
+_LIVES_AFTER_INTERRUPT = frozenset({Stage.INTERRUPTED, Stage.PAUSED, Stage.STARTED, Stage.JOINED, Stage.WARM})
+
+
+def meet(
+    turn: Turn, trouble: Trouble, *, gone: Proc | None = None, stuck: tuple[Proc, ...] = (), hopeless: str = ""
+) -> None:
+    """Something went wrong: ``gone`` has ended because of it, ``stuck`` live and have to be isolated.
+
+    ``hopeless`` says why nothing can be done about it; empty when the ladder is to be tried.
+    """
+    state = turn.state
+    if state.stop is not None:
+        endings.stopped(turn, state.stop, f"asked to stop; while stopping: {trouble.detail}")
+        return
+    repeated = _remember(turn, trouble, gone)
+    start_up = _is_start_up(state, trouble)
+    diagnosis = diagnose(trouble, repeated=bool(repeated), start_up=start_up)
+    _open_or_widen(turn, trouble, diagnosis)
+    _count_failures(turn, trouble, (*stuck, *([gone] if gone else [])), attempt=state.incident is not None)
+    if gone is not None and gone.proc in turn.state.procs:
+        turn.drop(gone)
+    doomed = [replace(proc, stage=Stage.DOOMED, since_s=turn.now_s) for proc in stuck]
+    for proc in doomed:
+        turn.put(proc)
+    choice = _choose(turn, trouble, diagnosis.fault, start_up=start_up, hopeless=hopeless or repeated)
+    _carry_out(turn, trouble, choice, doomed)
+
+
+def _is_start_up(state: State, trouble: Trouble) -> bool:
+    """Before the loop nobody can be regrouped; a bug before the first step would meet a newcomer again."""
+    own_bug = trouble.seen in _OWN or bool(trouble.code)
+    return state.library and (not state.group.looped or (own_bug and state.group.newest_step < 0))
+
+
+# --- the incident -----------------------------------------------------------------------------------------------
+
+
+def _open_or_widen(turn: Turn, trouble: Trouble, diagnosis: Diagnosis) -> None:
+    incident = turn.state.incident
+    first_sign_s = _first_sign_s(turn, trouble)
+    seats = trouble.seats
+    if incident is None:
+        number = turn.state.next_incident
+        incident = Incident(
+            number=number,
+            opened_s=first_sign_s,
+            seats=seats,
+            exit_code=trouble.exit_code,
+            summary=trouble.detail,
+            done_before=turn.state.group.newest_step,
+        )
+        turn.note(IncidentOpened(incident=number, seats=seats, summary=trouble.detail))
+        turn.update(next_incident=number + 1, incident=incident, pace=pace.disturbed(turn.state.pace))
+        turn.phase(Phase.SEE, at_s=first_sign_s)
+    else:
+        turn.note(IncidentWidened(incident=incident.number, seats=seats, summary=trouble.detail))
+        turn.update(
+            incident=replace(
+                incident,
+                seats=tuple(sorted({*incident.seats, *seats})),
+                exit_code=incident.exit_code or trouble.exit_code,
+            )
+        )
+        turn.phase(Phase.SEE)
+    turn.note(
+        ErrorSeen(
+            detector=trouble.seen.value,
+            seat=seats[0] if len(seats) == 1 else None,
+            proc=trouble.proc,
+            detail=trouble.detail,
+            incident=incident.number,
+            silent_s=trouble.silent_s,
+            allowed_s=trouble.allowed_s,
+        )
+    )
+    turn.phase(Phase.DIAGNOSE)
+    turn.note(
+        Diagnosed(
+            incident=incident.number,
+            fault=diagnosis.fault,
+            culprits=diagnosis.culprits,
+            confidence=diagnosis.confidence,
+            evidence=diagnosis.evidence,
+        )
+    )
+
+
+def _first_sign_s(turn: Turn, trouble: Trouble) -> float:
+    """A stuck process stopped when it fell silent; an unexplained collective failed when it was reported."""
+    signs = [turn.now_s - (trouble.silent_s or 0.0)]
+    if turn.state.poison is not None:
+        signs.append(turn.state.poison.at_s)
+    return min(signs)
+
+
+def _count_failures(turn: Turn, trouble: Trouble, lost: tuple[Proc, ...], *, attempt: bool) -> None:
+    """Book what did not help in this incident; ``attempt``: it was open already."""
+    by_itself = trouble.seen in (Seen.EXCEPTION, Seen.LEFT_EARLY, Seen.DEADLINE) or bool(trouble.code)
+    # A newcomer that fails by itself would fail again; one that was killed from outside deserves another try.
+    weight = turn.state.settings.tries_per_rung if by_itself else 1
+    for proc in lost:
+        if proc.filled_by is not None and not proc.holds_state:
+            _count(turn, proc.filled_by, weight)
+    if attempt and not lost and trouble.seen in (Seen.POISON, Seen.DEADLINE, Seen.STANDSTILL):
+        _count(turn, Rung.REGROUP, 1)
+
+
+def _count(turn: Turn, rung: Rung, times: int) -> None:
+    incident = turn.incident()
+    failures = {**incident.failures, rung: incident.failures.get(rung, 0) + times}
+    turn.update(incident=replace(incident, failures=failures))
+
+
+def _remember(turn: Turn, trouble: Trouble, gone: Proc | None) -> str:
+    """Why this failure is deterministic; empty when it is not known to be."""
+    state = turn.state
+    mark = signature(trouble, state.group.newest_step)
+    if mark is None:
+        return ""
+    term = state.group.term if gone is None else gone.term
+    seen_in = state.signatures.get(mark)
+    turn.update(signatures={**state.signatures, mark: term if seen_in is None else min(term, seen_in)})
+    # Several seats that fail alike under one term are one failure; under a later term it was repeated.
+    if seen_in is None or term <= seen_in:
+        return ""
+    where = f" at {mark.where}" if mark.where else ""
+    return (
+        f"deterministic: {mark.error}{where} in step {mark.step} came again after a recovery; "
+        "repeating it cannot help, mend the script or the data of that step"
+    )
+
+
+# --- the choice -------------------------------------------------------------------------------------------------
+
+
+def _choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless: str) -> ladder.Choice:
+    state, incident = turn.state, turn.incident()
+    members = membership.occupants(state).values()
+    restarted, cold_budget = budgets.charge_start(state.ledger) if start_up else budgets.charge_cold(state.ledger)
+    situation = ladder.Situation(
+        fault=fault,
+        lost=len(membership.empty_seats(state)),
+        survivors=sum(p.holds_state for p in members),
+        spares=len(membership.spares(state)),
+        looped=state.group.looped,
+        start_up=start_up,
+        replicated=all(p.replicated for p in members),
+        corrupt=trouble.detail if trouble.seen in _UNTRUSTED or _is_overdue_end(state, trouble) else "",
+        hopeless=hopeless,
+        spent=_spent(state, incident),
+        budget=_book(turn, trouble, fault, first=incident.rung is Rung.STOP),
+        cold_budget=cold_budget,
+    )
+    turn.phase(Phase.DECIDE)
+    choice = ladder.choose(situation)
+    if choice.rung is Rung.COLD_RESTART:
+        turn.update(ledger=replace(turn.state.ledger, starts=restarted.starts, colds=restarted.colds))
+    term = turn.state.term + (choice.rung is not Rung.STOP)
+    turn.note(Decided(incident=incident.number, rung=choice.rung, term=term, reason=choice.reason))
+    turn.update(incident=replace(turn.incident(), rung=choice.rung))
+    return choice
+
+
+def _book(turn: Turn, trouble: Trouble, fault: str, *, first: bool) -> budgets.Within | budgets.Exceeded:
+    """Book the incident (once) and each of its losses; the first budget that is exceeded decides."""
+    ledger, verdict = turn.state.ledger, budgets.Within()
+    verdicts: list[budgets.Within | budgets.Exceeded] = []
+    if first:
+        ledger, verdict_of_all = budgets.charge_incident(ledger, turn.now_s)
+        verdicts.append(verdict_of_all)
+    for seat in trouble.seats:
+        ledger, verdict_of_cause = budgets.charge_cause(ledger, fault, seat, turn.now_s)
+        verdicts.append(verdict_of_cause)
+    turn.update(ledger=ledger)
+    return next((v for v in verdicts if isinstance(v, budgets.Exceeded)), verdict)
+
+
+def _spent(state: State, incident: Incident) -> frozenset[Rung]:
+    spent = {rung for rung, times in incident.failures.items() if times >= state.settings.tries_per_rung}
+    # Regrouping ended the last incident, but the job got no further than one step: it does not help.
+    if state.unhelped_step is not None and state.group.newest_step <= state.unhelped_step:
+        spent.add(Rung.REGROUP)
+    return frozenset(spent)
+
+
+def _is_overdue_end(state: State, trouble: Trouble) -> bool:
+    """A process that cannot be ended could still act beside its successor: no warm rung is safe."""
+    return trouble.seen is Seen.DEADLINE and not trouble.seats and state.life is Life.GATHERING
+
+
+# --- carrying it out --------------------------------------------------------------------------------------------
+
+
+def _carry_out(turn: Turn, trouble: Trouble, choice: ladder.Choice, doomed: list[Proc]) -> None:
+    incident = turn.incident()
+    if choice.rung is not Rung.STOP:
+        turn.phase(Phase.ISOLATE)
+    capture = trouble.seen in (Seen.PROGRESS, Seen.DEADLINE)
+    for proc in doomed:
+        membership.isolate(turn, proc, trouble.detail, capture_stack=capture)
+    if choice.rung is Rung.STOP:
+        endings.fail(turn, incident.exit_code or 1, f"{incident.summary}; {choice.reason}")
+    elif choice.rung is Rung.COLD_RESTART:
+        _clear(turn, trouble)
+    else:
+        _gather(turn, trouble, use_spares=Rung.SPARE not in _spent(turn.state, incident))
+
+
+def _clear(turn: Turn, trouble: Trouble) -> None:
+    if turn.state.life is not Life.CLEARING:
+        turn.enter(Life.CLEARING)
+    turn.update(incident=replace(turn.incident(), failures={}, plan_step=None))
+    for proc in membership.occupants(turn.state).values():
+        membership.isolate(turn, proc, f"cold restart: {trouble.detail}", capture_stack=False)
+    start_when_clear(turn)
+
+
+def start_when_clear(turn: Turn) -> None:
+    """Start the group anew once every member of the old one has ended."""
+    if turn.state.life is Life.CLEARING and not membership.ending_members(turn.state):
+        turn.phase(Phase.INTERRUPT)
+        turn.phase(Phase.REGROUP)
+        membership.start_group(turn)
+
+
+def _gather(turn: Turn, trouble: Trouble, *, use_spares: bool) -> None:
+    if turn.state.life is not Life.GATHERING:
+        turn.enter(Life.GATHERING)
+    turn.update_group(exited={})
+    turn.update(incident=replace(turn.incident(), plan_step=None))
+    told = [p for p in membership.occupants(turn.state).values() if p.stage not in _LIVES_AFTER_INTERRUPT]
+    if told:
+        for proc in told:
+            turn.stage(proc, Stage.INTERRUPTED)
+        numbers = tuple(p.proc for p in told)
+        turn.decide(InterruptTerm(term=turn.state.group.term, procs=numbers, reason=trouble.detail))
+    membership.fill_seats(turn, use_spares=use_spares)
+    regroup_when_gathered(turn)
+
+
+def regroup_when_gathered(turn: Turn) -> None:
+    """Begin the next term once the lost have ended, the survivors have paused and the newcomers are ready."""
+    state = turn.state
+    if state.life is not Life.GATHERING or membership.ending_members(state):
+        return
+    if turn.incident().phase is Phase.ISOLATE:
+        turn.phase(Phase.INTERRUPT)
+    members = membership.occupants(state).values()
+    if any(p.stage is Stage.INTERRUPTED for p in members):
+        return
+    if turn.incident().phase is Phase.INTERRUPT:
+        turn.phase(Phase.REGROUP)
+    if all(p.stage in (Stage.PAUSED, Stage.WARM) for p in members):
+        membership.begin_term(turn)

@@ -1,0 +1,246 @@
+"""A journal's records, sorted by what they are about: processes, seats, steps, incidents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from closeranks.events import (
+    Account,
+    IncidentClosed,
+    IncidentOpened,
+    Phase,
+    PhaseBegan,
+    ProcessExited,
+    ProcessFailed,
+    ProcessReady,
+    ProcessSeated,
+    ProcessStarted,
+    Record,
+    RunEnded,
+    RunStarted,
+    SeatStalled,
+    StepClosed,
+)
+
+_BORN_UNWRITTEN_S = 1.0  # a process runs a little before the record of its start is written; not longer than this
+
+
+class Span(NamedTuple):
+    """An interval of the node's monotonic clock, seconds."""
+
+    begin_s: float
+    end_s: float
+
+    @property
+    def length_s(self) -> float:
+        """Seconds; never negative."""
+        return max(0.0, self.end_s - self.begin_s)
+
+    def cut(self, other: Span) -> Span:
+        """What both have in common; of length 0 if nothing."""
+        return Span(max(self.begin_s, other.begin_s), min(self.end_s, other.end_s))
+
+
+class PhaseSpan(NamedTuple):
+    """A phase of an incident and when it lasted."""
+
+    incident: int
+    phase: Phase
+    span: Span
+
+
+class Process(msgspec.Struct, kw_only=True):
+    """What the journal says about one process."""
+
+    proc: int
+    born_seat: int | None
+    started_s: float
+    ready_s: float | None = None
+    seat: int | None = None
+    seated_s: float | None = None
+    incarnation: int | None = None
+    exited_s: float | None = None
+    exit: ProcessExited | None = None
+    failure: ProcessFailed | None = None
+    account: Account | None = None
+    stalls: list[SeatStalled] = []
+
+    @property
+    def name(self) -> str:
+        """``s3.2`` once it is known to sit in a seat, else ``p7``."""
+        return f"p{self.proc}" if self.incarnation is None else f"s{self.seat}.{self.incarnation}"
+
+
+class Stay(msgspec.Struct, frozen=True, kw_only=True):
+    """One process in one seat."""
+
+    process: Process
+    number: int  # 0: the first one in this seat
+    span: Span
+    last: bool  # nobody came after it
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """One run, from its first record to its last."""
+
+    run: str
+    span: Span
+    started: RunStarted | None
+    ended: RunEnded | None
+    began_wall_s: float
+    processes: dict[int, Process]
+    stays: tuple[tuple[Stay, ...], ...]  # by seat
+    steps: tuple[StepClosed, ...]
+    phases: tuple[PhaseSpan, ...]
+    incident_spans: dict[int, Span]
+    incident_seats: dict[int, tuple[int, ...]]
+
+    @property
+    def seats(self) -> int:
+        """The number of seats."""
+        return len(self.stays)
+
+
+class EmptyJournalError(Exception):
+    """There is no record to make a history of."""
+
+
+def history_of(records: Sequence[Record]) -> History:
+    """Sort the records of one run.
+
+    Raises:
+        EmptyJournalError: there are none.
+    """
+    if not records:
+        raise EmptyJournalError("the journal holds no record; the run ended before it began, or has just begun")
+    started = next((r.event for r in records if isinstance(r.event, RunStarted)), None)
+    ended = next((r.event for r in reversed(records) if isinstance(r.event, RunEnded)), None)
+    processes = _processes(records)
+    span = Span(records[0].mono_s, max(record.mono_s for record in records))
+    return History(
+        run=records[0].run,
+        span=span,
+        started=started,
+        ended=ended,
+        began_wall_s=records[0].wall_s,
+        processes=processes,
+        stays=_stays(processes, _seat_count(started, processes), span),
+        steps=tuple(r.event for r in records if isinstance(r.event, StepClosed)),
+        phases=_phases(records, span.end_s),
+        incident_spans=_incident_spans(records, span.end_s),
+        incident_seats={r.event.incident: r.event.seats for r in records if isinstance(r.event, IncidentOpened)},
+    )
+
+
+def _processes(records: Sequence[Record]) -> dict[int, Process]:
+    found: dict[int, Process] = {}
+    for record in records:
+        event = record.event
+        if isinstance(event, ProcessStarted):
+            found[event.proc] = Process(proc=event.proc, born_seat=event.seat, seat=event.seat, started_s=record.mono_s)
+        elif isinstance(event, ProcessReady | ProcessSeated | ProcessFailed | ProcessExited | Account | SeatStalled):
+            process = found.get(event.proc)
+            if process is not None:  # else its start was in a damaged line
+                _note(process, event, record.mono_s)
+    for process in found.values():
+        process.started_s = _born_s(process)
+    return found
+
+
+def _note(
+    process: Process,
+    event: ProcessReady | ProcessSeated | ProcessFailed | ProcessExited | Account | SeatStalled,
+    mono_s: float,
+) -> None:
+    match event:
+        case ProcessReady():
+            process.ready_s = mono_s if process.ready_s is None else process.ready_s
+        case ProcessSeated():
+            process.seat, process.incarnation = event.seat, event.incarnation
+            process.seated_s = mono_s if process.seated_s is None else process.seated_s
+        case ProcessFailed():
+            process.failure = event
+        case ProcessExited():
+            process.exit, process.exited_s = event, mono_s
+        case Account():
+            process.account = event
+        case SeatStalled():
+            process.stalls.append(event)
+
+
+def _born_s(process: Process) -> float:
+    """When the process began: its own account may reach back a little behind the record of its start."""
+    if process.account is None:
+        return process.started_s
+    counted_since_s = process.account.at_mono_s - sum(process.account.seconds.values())
+    early = process.started_s - _BORN_UNWRITTEN_S <= counted_since_s < process.started_s
+    return counted_since_s if early else process.started_s
+
+
+def _seat_count(started: RunStarted | None, processes: dict[int, Process]) -> int:
+    if started is not None:
+        return started.seats
+    return max((process.seat + 1 for process in processes.values() if process.seat is not None), default=0)
+
+
+def _stays(processes: dict[int, Process], seats: int, run: Span) -> tuple[tuple[Stay, ...], ...]:
+    return tuple(_stays_of([p for p in processes.values() if p.seat == seat], run) for seat in range(seats))
+
+
+def _stays_of(processes: list[Process], run: Span) -> tuple[Stay, ...]:
+    """A stay ends with the process, or when the next one takes the seat: a frozen predecessor may still be dying."""
+    begins = sorted((_taken_s(process), process.proc, process) for process in processes)
+    stays = []
+    for number, (begin_s, _, process) in enumerate(begins):
+        last = number + 1 == len(begins)
+        next_s = run.end_s if last else begins[number + 1][0]
+        exit_s = run.end_s if process.exited_s is None else process.exited_s
+        from_s = max(begin_s, run.begin_s)
+        span = Span(from_s, max(from_s, min(exit_s, next_s)))
+        stays.append(Stay(process=process, number=number, span=span, last=last))
+    return tuple(stays)
+
+
+def _taken_s(process: Process) -> float:
+    if process.born_seat is None and process.seated_s is not None:
+        return process.seated_s
+    return process.started_s
+
+
+def _phases(records: Sequence[Record], end_s: float) -> tuple[PhaseSpan, ...]:
+    open_phases: dict[int, PhaseBegan] = {}
+    found: list[PhaseSpan] = []
+
+    def end(incident: int, at_s: float) -> None:
+        began = open_phases.pop(incident, None)
+        if began is not None:
+            found.append(PhaseSpan(incident, began.phase, Span(began.at_mono_s, max(began.at_mono_s, at_s))))
+
+    for record in records:
+        event = record.event
+        if isinstance(event, PhaseBegan):
+            end(event.incident, event.at_mono_s)
+            open_phases[event.incident] = event
+        elif isinstance(event, IncidentClosed):
+            end(event.incident, record.mono_s)
+    for incident in tuple(open_phases):
+        end(incident, end_s)
+    return tuple(sorted(found, key=lambda phase: phase.span))
+
+
+def _incident_spans(records: Sequence[Record], end_s: float) -> dict[int, Span]:
+    """From the first sign (the first phase, or the opening) to the closing or the end of the journal."""
+    spans: dict[int, Span] = {}
+    for record in records:
+        event = record.event
+        if isinstance(event, IncidentOpened):
+            spans[event.incident] = Span(record.mono_s, end_s)
+        elif isinstance(event, PhaseBegan) and event.incident in spans:
+            begin_s = min(spans[event.incident].begin_s, event.at_mono_s)
+            spans[event.incident] = spans[event.incident]._replace(begin_s=begin_s)
+        elif isinstance(event, IncidentClosed) and event.incident in spans:
+            spans[event.incident] = spans[event.incident]._replace(end_s=record.mono_s)
+    return spans

@@ -1,0 +1,280 @@
+"""The report of a run, as a value with a stable schema, as JSON and as text."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from closeranks.events import Category, Record, StepClosed, TimerSummary
+from closeranks.faults import CATALOGUE
+from closeranks.observe.goodput import DURABLE_DEFINITION, ETTR_DEFINITION, GOODPUT_DEFINITION, Place, ledger
+from closeranks.observe.history import History, history_of
+from closeranks.observe.incidents import Incident, incidents
+from closeranks.observe.stalls import STALL_PARTS
+
+SCHEMA_VERSION: Final = 1
+UNFINISHED: Final = "unfinished"
+
+COLOURS: Final = {
+    Category.USEFUL: "green",
+    Category.REPEATED: "yellow",
+    Category.STALLED: "red",
+    Category.START_UP: "blue",
+    Category.SNAPSHOT: "magenta",
+    Category.SPARE_IDLE: "cyan",
+    Category.SHUT_DOWN: "bright_black",
+    Category.UNKNOWN: "white",
+}
+
+
+class Timer(msgspec.Struct, frozen=True, kw_only=True):
+    """Operation timings of one seat."""
+
+    seat: int
+    name: str
+    count: int
+    p50_s: float
+    p99_s: float
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run did and what its failures cost. Fields are only ever added; ratios are None where unmeasured."""
+
+    schema_version: int
+    run: str
+    command: tuple[str, ...]
+    outcome: str  # "completed", "failed", "stopped", or "unfinished": still going on, or killed
+    exit_code: int | None
+    reason: str
+    began_wall_s: float
+    wall_s: float
+    seats: int
+    spares: int
+    steps: int  # closed, each counted once
+    steps_repeated: int
+    steps_lost: int
+    step_median_s: float | None
+    last_loss: float | None  # mean over the seats that reported one
+    goodput: float | None
+    durable_goodput: float | None
+    ettr: float | None
+    definitions: dict[str, str]
+    place_s: float
+    seconds: dict[Category, float]
+    stalled: dict[str, float]
+    places: tuple[Place, ...]
+    incidents: tuple[Incident, ...]
+    timers: tuple[Timer, ...]
+    problems: tuple[str, ...]  # of the journal itself
+
+
+def report_of(records: Sequence[Record], problems: Iterable[str] = ()) -> Report:
+    """The report of a run, finished or not.
+
+    Raises:
+        EmptyJournalError: there are no records.
+        LedgerError: the records contradict each other.
+    """
+    history = history_of(records)
+    book = ledger(history)
+    rows = incidents(history, records)
+    ended = history.ended
+    return Report(
+        schema_version=SCHEMA_VERSION,
+        run=history.run,
+        command=() if history.started is None else history.started.command,
+        outcome=UNFINISHED if ended is None else ended.outcome,
+        exit_code=None if ended is None else ended.exit_code,
+        reason="the journal has no end: the run goes on, or was killed" if ended is None else ended.reason,
+        began_wall_s=history.began_wall_s,
+        wall_s=book.wall_s,
+        seats=history.seats,
+        spares=0 if history.started is None else history.started.spares,
+        steps=len({step.step for step in history.steps}),
+        steps_repeated=sum(step.repeated for step in history.steps),
+        steps_lost=sum(row.steps_lost or 0 for row in rows),
+        step_median_s=_median_step_s(history),
+        last_loss=mean_loss(history.steps[-1]) if history.steps else None,
+        goodput=book.goodput,
+        durable_goodput=book.durable_goodput,
+        ettr=book.ettr,
+        definitions={"goodput": GOODPUT_DEFINITION, "durable_goodput": DURABLE_DEFINITION, "ettr": ETTR_DEFINITION},
+        place_s=book.place_s,
+        seconds=book.seconds,
+        stalled={part: book.stalled[part] for part in STALL_PARTS if part in book.stalled},
+        places=book.places,
+        incidents=rows,
+        timers=_timers(records),
+        problems=tuple(problems),
+    )
+
+
+def to_json(report: Report) -> bytes:
+    """The report as one JSON object, indented."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2)
+
+
+def mean_loss(step: StepClosed) -> float | None:
+    """The mean of the losses that seats reported; None if none did."""
+    reported = [loss for loss in step.losses if loss is not None]
+    return sum(reported) / len(reported) if reported else None
+
+
+def _median_step_s(history: History) -> float | None:
+    if not history.steps:
+        return None
+    return statistics.median(step.closed_mono_s - step.began_mono_s for step in history.steps)
+
+
+def _timers(records: Sequence[Record]) -> tuple[Timer, ...]:
+    last = {(r.event.seat, r.event.name): r.event for r in records if isinstance(r.event, TimerSummary)}
+    return tuple(
+        Timer(seat=seat, name=name, count=event.count, p50_s=event.p50_s, p99_s=event.p99_s)
+        for (seat, name), event in sorted(last.items())
+    )
+
+
+# --- as text ----------------------------------------------------------------------------------------------------
+
+
+def print_report(console: Console, report: Report) -> None:
+    """Write the report for a person; plain text where the console is no terminal."""
+    _print_head(console, report)
+    _print_goodput(console, report)
+    _print_incidents(console, report)
+    _print_timers(console, report)
+    for problem in report.problems:
+        console.print(Text(f"journal: {problem}", style="yellow"))
+
+
+def seconds_text(seconds: float | None) -> str:
+    """Seconds with as many digits as a reader wants; a dash where there are none."""
+    if seconds is None:
+        return "-"
+    for limit_s, digits in ((0.1, 3), (10.0, 2), (1000.0, 1)):
+        if seconds < limit_s:
+            return f"{seconds:.{digits}f}"
+    return f"{seconds:,.0f}"
+
+
+def percent_text(ratio: float | None) -> str:
+    """A ratio as a percentage; says so where it was not measured."""
+    return "not measured" if ratio is None else f"{100 * ratio:.1f} %"
+
+
+def outcome_style(outcome: str) -> str:
+    """The colour of an outcome of a run or an incident."""
+    return {"completed": "green", "recovered": "green", "failed": "red", "stopped": "yellow"}.get(outcome, "cyan")
+
+
+def _print_head(console: Console, report: Report) -> None:
+    head = Text.assemble(
+        ("run ", "dim"), (report.run, "bold"), "  ", (report.outcome, f"bold {outcome_style(report.outcome)}")
+    )
+    if report.exit_code is not None:
+        head.append(f" (exit code {report.exit_code})", "dim")
+    console.print(head)
+    console.print(Text(f"{report.reason}", style="dim"))
+    loss = "" if report.last_loss is None else f", last loss {report.last_loss:.4f}"
+    console.print(
+        Text(
+            f"{report.seats} seats, {report.spares} spares; {report.steps:,} steps closed in "
+            f"{seconds_text(report.wall_s)} s (median step {seconds_text(report.step_median_s)} s{loss}); "
+            f"steps lost: {report.steps_lost}, repeated: {report.steps_repeated}"
+        )
+    )
+
+
+def _print_goodput(console: Console, report: Report) -> None:
+    table = Table(title="Where the process-seconds went", title_justify="left", box=None, pad_edge=False)
+    table.add_column("category")
+    table.add_column("seconds", justify="right")
+    table.add_column("share", justify="right")
+    for category in Category:
+        if category in report.seconds:
+            _share_row(table, category.value, report.seconds[category], report.place_s, COLOURS[category])
+        if category is Category.STALLED:
+            for part, part_s in report.stalled.items():
+                _share_row(table, f"  {part}", part_s, report.place_s, "dim")
+    _share_row(table, "all seats and spares", report.place_s, report.place_s, "bold")
+    console.print()
+    console.print(table)
+    console.print()
+    for ratio, definition in (
+        (report.goodput, report.definitions["goodput"]),
+        (report.durable_goodput, report.definitions["durable_goodput"]),
+        (report.ettr, report.definitions["ettr"]),
+    ):
+        name, _, meaning = definition.partition(":")
+        console.print(Text.assemble((f"{name}: ", "bold"), (percent_text(ratio), "bold green"), (f" {meaning}", "dim")))
+
+
+def _share_row(table: Table, name: str, seconds: float, all_s: float, style: str) -> None:
+    share = f"{100 * seconds / all_s:.1f} %" if all_s > 0 else "-"
+    table.add_row(Text(name, style=style), seconds_text(seconds), share)
+
+
+def _print_incidents(console: Console, report: Report) -> None:
+    console.print()
+    if not report.incidents:
+        console.print(Text("No incidents."))
+        return
+    table = Table(title="Incidents (seconds from the first sign)", title_justify="left", box=None, pad_edge=False)
+    for name in ("#", "at", "seats", "fault", "rung"):
+        table.add_column(name)
+    for name in ("first new step", "normal speed", "steps lost"):
+        table.add_column(name, justify="right")
+    table.add_column("outcome")
+    for row in report.incidents:
+        table.add_row(
+            str(row.incident),
+            seconds_text(row.at_s),
+            ", ".join(map(str, row.seats)),
+            Text(row.fault),
+            Text(", ".join(taken.rung.value for taken in row.rungs) or "-"),
+            seconds_text(row.first_step_s),
+            seconds_text(row.normal_s),
+            "-" if row.steps_lost is None else str(row.steps_lost),
+            Text(row.outcome, style=outcome_style(row.outcome)),
+        )
+    console.print(table)
+    for row in report.incidents:
+        _print_incident(console, row)
+
+
+def _print_incident(console: Console, row: Incident) -> None:
+    phases = "  ".join(f"{part} {seconds_text(part_s)}" for part, part_s in row.phases.items())
+    console.print()
+    console.print(Text.assemble((f"incident {row.incident}: ", "bold"), row.summary))
+    console.print(Text(f"  phases: {phases or '-'}", style="dim"))
+    for taken in row.rungs:
+        console.print(Text(f"  term {taken.term}: {taken.rung.value}, because {taken.reason}", style="dim"))
+    for crash in row.crashes:
+        console.print(Text(f"  {crash.process} at {crash.where}, step {crash.step}: {crash.error}: {crash.message}"))
+    for stack in row.stacks:
+        console.print(Text(f"  {stack.process} was at {stack.summary}; all stacks: {stack.path}", style="dim"))
+    fault = CATALOGUE.get(row.fault)
+    if row.outcome != "recovered" and fault is not None:
+        console.print(Text(f"  advice: {fault.advice}"))
+        for crash in row.crashes:
+            console.print(Text(crash.traceback, style="dim"))
+
+
+def _print_timers(console: Console, report: Report) -> None:
+    if not report.timers:
+        return
+    table = Table(title="Timers", title_justify="left", box=None, pad_edge=False)
+    table.add_column("seat")
+    table.add_column("operation")
+    for name in ("count", "p50 s", "p99 s"):
+        table.add_column(name, justify="right")
+    for timer in report.timers:
+        table.add_row(str(timer.seat), Text(timer.name), f"{timer.count:,}", f"{timer.p50_s:.4g}", f"{timer.p99_s:.4g}")
+    console.print()
+    console.print(table)

@@ -1,0 +1,114 @@
+"""When a seat was stalled by a failure, and in which phase of the recovery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from closeranks.events import Category, Phase
+from closeranks.observe.history import History, PhaseSpan, Span, Stay
+
+LOST_ATTEMPT: Final = "lost attempt"  # the part of the attempt before anybody saw that it was lost
+UNATTRIBUTED: Final = "unattributed"  # stalled, but no incident says why
+STALL_PARTS: Final = (LOST_ATTEMPT, *(phase.value for phase in Phase), UNATTRIBUTED)
+
+
+def is_lost(history: History, stay: Stay) -> bool:
+    """Whether a failure ended this stay, rather than the end of the run."""
+    if stay.process.exit is None and stay.last:
+        return False
+    if not stay.last:
+        return True
+    ended = stay.process.exit
+    if ended is not None and not ended.asked and ended.code != 0:
+        return True
+    return any(
+        stay.process.seat in history.incident_seats.get(incident, ()) and span.begin_s <= stay.span.end_s <= span.end_s
+        for incident, span in history.incident_spans.items()
+    )
+
+
+def lost_span(history: History, stay: Stay) -> Span:
+    """The attempt that was lost with the process of this stay: from the last step closed in it to its end.
+
+    Empty when the stay was not lost, or when its last attempt still counted.
+    """
+    end_s = stay.span.end_s
+    if not is_lost(history, stay):
+        return Span(end_s, end_s)
+    begin_s = stay.span.begin_s
+    for step in history.steps:
+        if step.closed_mono_s <= end_s:
+            begin_s = max(begin_s, step.closed_mono_s)
+        elif step.began_mono_s < end_s:
+            return Span(end_s, end_s)  # the process had closed this step; its peers closed it later
+    return Span(begin_s, end_s)
+
+
+def survived_spans(history: History, stay: Stay) -> list[Span]:
+    """Disjoint spans of a stay, in order: stalls that its process saw the end of, and the start of a replacement."""
+    spans = [Span(stall.since_mono_s, stall.until_mono_s) for stall in stay.process.stalls]
+    if stay.number > 0:
+        spans.append(Span(stay.span.begin_s, _first_attempt_s(history, stay)))
+    return union(span.cut(stay.span) for span in spans)
+
+
+def stalled_spans(history: History, stay: Stay) -> list[Span]:
+    """Disjoint spans of a stay, in order, in which its process was stalled."""
+    return union([*survived_spans(history, stay), lost_span(history, stay)])
+
+
+def _first_attempt_s(history: History, stay: Stay) -> float:
+    if stay.process.stalls:
+        return min(stall.until_mono_s for stall in stay.process.stalls)
+    account = stay.process.account
+    if account is None or not account.seconds.get(Category.USEFUL, 0.0) + account.seconds.get(Category.REPEATED, 0.0):
+        return stay.span.end_s
+    return next((s.began_mono_s for s in history.steps if s.began_mono_s >= stay.span.begin_s), stay.span.end_s)
+
+
+def union(spans: Iterable[Span]) -> list[Span]:
+    """The same seconds in disjoint spans, in order."""
+    merged: list[Span] = []
+    for span in sorted(span for span in spans if span.length_s > 0):
+        if merged and span.begin_s <= merged[-1].end_s:
+            merged[-1] = Span(merged[-1].begin_s, max(merged[-1].end_s, span.end_s))
+        else:
+            merged.append(span)
+    return merged
+
+
+def split_by_phase(spans: Iterable[Span], phases: Sequence[PhaseSpan], incidents: Iterable[Span]) -> dict[str, float]:
+    """Seconds of the spans by part of a recovery; the values add up to the length of the spans."""
+    parts = dict.fromkeys(STALL_PARTS, 0.0)
+    begins = sorted(incident.begin_s for incident in incidents)
+    for span in spans:
+        covered = union(phase.span.cut(span) for phase in phases)
+        for phase, seconds in _by_phase(span, phases).items():
+            parts[phase] += seconds
+        for free in _rest(span, covered):
+            # Before an incident began, it is the attempt that the incident took.
+            lost = any(free.begin_s < begin_s <= span.end_s for begin_s in begins)
+            parts[LOST_ATTEMPT if lost else UNATTRIBUTED] += free.length_s
+    return {part: seconds for part, seconds in parts.items() if seconds > 0}
+
+
+def _by_phase(span: Span, phases: Sequence[PhaseSpan]) -> dict[str, float]:
+    """Where phases of two incidents overlap, the earlier one counts: no second is given out twice."""
+    given: dict[str, float] = {}
+    from_s = span.begin_s
+    for phase in phases:
+        part = phase.span.cut(Span(from_s, span.end_s))
+        if part.length_s > 0:
+            given[phase.phase.value] = given.get(phase.phase.value, 0.0) + part.length_s
+            from_s = part.end_s
+    return given
+
+
+def _rest(span: Span, covered: list[Span]) -> list[Span]:
+    free, from_s = [], span.begin_s
+    for part in covered:
+        free.append(Span(from_s, part.begin_s))
+        from_s = part.end_s
+    free.append(Span(from_s, span.end_s))
+    return [part for part in free if part.length_s > 0]

@@ -1,0 +1,156 @@
+"""A record of the journal as one line of a log."""
+
+from __future__ import annotations
+
+import time
+from enum import IntEnum
+
+from closeranks.events import (
+    Account,
+    AnyEvent,
+    DeadlineChanged,
+    Decided,
+    Diagnosed,
+    ErrorSeen,
+    FaultInjected,
+    HookRan,
+    IncidentClosed,
+    IncidentOpened,
+    IncidentWidened,
+    NormalAgain,
+    PhaseBegan,
+    PreflightDone,
+    ProcessExited,
+    ProcessFailed,
+    ProcessJoined,
+    ProcessReady,
+    ProcessSeated,
+    ProcessStarted,
+    Record,
+    RestorePlanned,
+    RunEnded,
+    RunStarted,
+    SeatStalled,
+    SignalReceived,
+    StackCaptured,
+    StepClosed,
+    TermBegan,
+    TimerSummary,
+)
+
+
+class Level(IntEnum):
+    """How much a reader wants to see a record."""
+
+    DETAIL = 0  # every step, every account: too many for a console
+    NOTE = 1
+    TROUBLE = 2
+
+
+_DETAILS = (Account, StepClosed, TimerSummary, SeatStalled, DeadlineChanged, ProcessJoined, PhaseBegan)
+_TROUBLES = (ErrorSeen, ProcessFailed, IncidentOpened, IncidentWidened, FaultInjected, SignalReceived)
+
+
+def level_of(event: AnyEvent) -> Level:
+    """Where the event belongs."""
+    if isinstance(event, _TROUBLES):
+        return Level.TROUBLE
+    return Level.DETAIL if isinstance(event, _DETAILS) else Level.NOTE
+
+
+def log_line(record: Record) -> str:
+    """Local time, term and what happened; always one line."""
+    clock = time.strftime("%H:%M:%S", time.localtime(record.wall_s))
+    milliseconds = int(record.wall_s % 1 * 1000)
+    return f"{clock}.{milliseconds:03d} t{record.term} {one_line(describe(record.event))}"
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks and control characters, which a terminal would obey."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def describe(event: AnyEvent) -> str:
+    """What happened, in words."""
+    return _describe_life(event) or _describe_trouble(event) or _describe_recovery(event) or type(event).__name__
+
+
+def _describe_life(event: AnyEvent) -> str:
+    match event:
+        case RunStarted():
+            return f"run started: {' '.join(event.command)}, {event.seats} seats, {event.spares} spares"
+        case PreflightDone():
+            return f"preflight: {'; '.join(event.findings) or 'all agree'}"
+        case SignalReceived():
+            return f"signal {event.signal}: {event.meaning}"
+        case RunEnded():
+            return f"run {event.outcome} with exit code {event.exit_code}: {event.reason}"
+        case ProcessStarted():
+            place = "as a spare" if event.seat is None else f"for seat {event.seat}"
+            return f"p{event.proc} started {place} ({event.how}, pid {event.pid})"
+        case ProcessJoined():
+            return f"p{event.proc} joined"
+        case ProcessReady():
+            return f"p{event.proc} is ready{' and rehearsed' if event.rehearsed else ''}"
+        case ProcessSeated():
+            return f"p{event.proc} is s{event.seat}.{event.incarnation}"
+        case ProcessExited():
+            how = f"code {event.code}" if event.signal is None else f"signal {event.signal}"
+            return f"p{event.proc} ended with {how}{', as asked' if event.asked else ''}"
+        case Account():
+            spent = ", ".join(f"{category} {seconds:.1f} s" for category, seconds in event.seconds.items())
+            return f"p{event.proc} spent {spent}"
+        case StepClosed():
+            again = " again" if event.repeated else ""
+            return f"step {event.step} closed{again} in {event.closed_mono_s - event.began_mono_s:.3f} s"
+        case TimerSummary():
+            return f"seat {event.seat} {event.name}: p50 {event.p50_s:.4g} s, p99 {event.p99_s:.4g} s of {event.count}"
+    return ""
+
+
+def _describe_trouble(event: AnyEvent) -> str:
+    match event:
+        case ProcessFailed():
+            return f"p{event.proc} failed at {event.where}, step {event.step}: {event.error}: {event.message}"
+        case ErrorSeen():
+            who = "" if event.proc is None else f"p{event.proc} "
+            where = "" if event.seat is None else f"in seat {event.seat} "
+            silent = "" if event.silent_s is None else f" (silent {event.silent_s:.2f} s)"
+            return f"{event.detector}: {who}{where}{event.detail}{silent}"
+        case DeadlineChanged():
+            return f"deadline of {event.phase} is now {event.allowed_s:.2f} s: {event.reason}"
+        case StackCaptured():
+            return f"stacks of p{event.proc} in {event.path}: it was at {event.summary}"
+        case FaultInjected():
+            place = "" if event.seat is None else f" in seat {event.seat}"
+            return f"drill: {event.fault}{place} at step {event.step}, {event.moment}"
+        case IncidentOpened():
+            return f"incident {event.incident} opened: {event.summary}"
+        case IncidentWidened():
+            return f"incident {event.incident} widened: {event.summary}"
+        case HookRan():
+            return f"hook of incident {event.incident} ({event.edge}): {event.problem or 'started'}"
+    return ""
+
+
+def _describe_recovery(event: AnyEvent) -> str:
+    match event:
+        case Diagnosed():
+            return f"incident {event.incident}: {event.fault} (confidence {event.confidence:.2f})"
+        case Decided():
+            return f"incident {event.incident}: {event.rung}, term {event.term}: {event.reason}"
+        case PhaseBegan():
+            return f"incident {event.incident}: {event.phase}"
+        case TermBegan():
+            return f"term {event.term} began with {', '.join(f'p{proc}' for proc in event.members)}"
+        case RestorePlanned():
+            donor = "nobody" if event.donor is None else f"seat {event.donor}"
+            return f"going on after step {event.step}, {donor} gives state to {list(event.receivers)}: {event.reason}"
+        case SeatStalled():
+            return f"seat {event.seat} was stalled for {event.until_mono_s - event.since_mono_s:.2f} s"
+        case IncidentClosed():
+            after = "" if event.first_step_s is None else f", first new step after {event.first_step_s:.2f} s"
+            return f"incident {event.incident} {event.outcome}{after}, steps lost: {event.steps_lost}"
+        case NormalAgain():
+            return f"incident {event.incident}: step time is normal again after {event.after_s:.2f} s"
+    return ""

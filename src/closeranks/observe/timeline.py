@@ -1,0 +1,112 @@
+"""The seats and spares of a run over time: segments of one category each, for drawing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from closeranks.events import Category, StepClosed
+from closeranks.observe.history import History, Span, Stay
+from closeranks.observe.stalls import is_lost, stalled_spans
+
+
+class Segment(NamedTuple):
+    """A stretch of one place."""
+
+    span: Span
+    category: Category
+    process: str  # "" where the seat is empty
+
+
+class Lane(NamedTuple):
+    """One place and its segments, in order and without overlap."""
+
+    name: str
+    segments: tuple[Segment, ...]
+
+
+def lanes(history: History) -> tuple[Lane, ...]:
+    """One lane per seat, then one per spare that ever was."""
+    work = _work(history.steps)
+    seats = [Lane(f"seat {seat}", _seat_segments(history, seat, work)) for seat in range(history.seats)]
+    spares = [
+        Lane(f"spare p{process.proc}", tuple(_spare_segments(history, process.proc)))
+        for process in history.processes.values()
+        if process.born_seat is None
+    ]
+    return (*seats, *spares)
+
+
+def _work(steps: Sequence[StepClosed]) -> list[tuple[Span, Category]]:
+    """Steps that follow each other, as one stretch of work each."""
+    found = []
+    for repeated, group in itertools.groupby(steps, key=lambda step: step.repeated):
+        run = list(group)
+        category = Category.REPEATED if repeated else Category.USEFUL
+        found.append((Span(run[0].began_mono_s, run[-1].closed_mono_s), category))
+    return found
+
+
+def _spare_segments(history: History, proc: int) -> Iterable[Segment]:
+    process = history.processes[proc]
+    ends = [s for s in (process.seated_s, process.exited_s) if s is not None]
+    end_s = min(ends, default=history.span.end_s)
+    ready_s = end_s if process.ready_s is None else min(process.ready_s, end_s)
+    for span, category in (
+        (Span(process.started_s, ready_s), Category.START_UP),
+        (Span(ready_s, end_s), Category.SPARE_IDLE),
+    ):
+        if span.length_s > 0:
+            yield Segment(span, category, f"p{proc}")
+
+
+def _seat_segments(history: History, seat: int, work: list[tuple[Span, Category]]) -> tuple[Segment, ...]:
+    found: list[Segment] = []
+    at_s, before = history.span.begin_s, Category.START_UP
+    for stay in history.stays[seat]:
+        gap = Category.START_UP if stay.number == 0 else Category.STALLED
+        found.append(Segment(Span(at_s, stay.span.begin_s), gap, ""))
+        found += _stay_segments(history, stay, work)
+        at_s = stay.span.end_s
+        before = Category.STALLED if is_lost(history, stay) else Category.SHUT_DOWN
+    found.append(Segment(Span(at_s, history.span.end_s), before, ""))
+    return tuple(segment for segment in found if segment.span.length_s > 0)
+
+
+def _stay_segments(history: History, stay: Stay, work: list[tuple[Span, Category]]) -> list[Segment]:
+    layers = [(stay.span, _unworked(history, stay))]
+    mine = [(span.cut(stay.span), category) for span, category in work]
+    mine = [(span, category) for span, category in mine if span.length_s > 0]
+    if mine:
+        rest = Span(mine[-1][0].end_s, stay.span.end_s)
+        layers += [*mine, (rest, _after_work(history, stay))]
+    layers += [(span, Category.STALLED) for span in stalled_spans(history, stay)]
+    return [Segment(span, category, stay.process.name) for span, category in _flat(layers)]
+
+
+def _unworked(history: History, stay: Stay) -> Category:
+    if not history.steps and not any(process.account for process in history.processes.values()):
+        return Category.UNKNOWN  # a script without the library
+    return Category.STALLED if stay.number > 0 else Category.START_UP
+
+
+def _after_work(history: History, stay: Stay) -> Category:
+    if is_lost(history, stay):
+        return Category.STALLED
+    return Category.USEFUL if stay.process.exit is None else Category.SHUT_DOWN
+
+
+def _flat(layers: list[tuple[Span, Category]]) -> list[tuple[Span, Category]]:
+    """What is seen from above when later layers cover earlier ones."""
+    edges = sorted({edge for span, _ in layers for edge in span})
+    seen: list[tuple[Span, Category]] = []
+    for begin_s, end_s in itertools.pairwise(edges):
+        top = next((c for span, c in reversed(layers) if span.begin_s <= begin_s and end_s <= span.end_s), None)
+        if top is None or end_s <= begin_s:
+            continue
+        if seen and seen[-1][1] is top and seen[-1][0].end_s == begin_s:
+            seen[-1] = (Span(seen[-1][0].begin_s, end_s), top)
+        else:
+            seen.append((Span(begin_s, end_s), top))
+    return seen

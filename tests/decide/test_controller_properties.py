@@ -1,0 +1,121 @@
+"""Random lives of simulated runs; what must hold of every decision is checked by the world."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from world import World
+
+from closeranks.decide.controller import initial, step
+from closeranks.decide.protocol import (
+    ProcEnded,
+    ProcFinished,
+    ProcJoined,
+    ProcPaused,
+    ProcReady,
+    ProcRegrouped,
+    ProcRestored,
+    ProcResumed,
+    ProcStuck,
+    TermPoisoned,
+)
+from closeranks.decide.state import Deadlines, Settings
+from closeranks.events import Decided, IncidentClosed, IncidentOpened, Rung
+
+faults = st.lists(st.tuples(st.floats(0.0, 6.0), st.sampled_from(["kill", "freeze"]), st.integers(0, 5)), max_size=6)
+
+
+def strike(world: World, kind: str, choice: int) -> None:
+    living = [s for s in world.living() if not s.frozen]
+    if living:
+        sim = living[choice % len(living)]
+        world.kill(sim.number) if kind == "kill" else world.freeze(sim.number)
+
+
+def broken_world(seed: int, spares: int, planned: list) -> World:
+    world = World(settings=Settings(seats=3, spares=spares, deadlines=Deadlines(join_s=60.0)), seed=seed)
+    for after_s, kind, choice in planned:
+        world.at(world.now_s + after_s, lambda kind=kind, choice=choice: strike(world, kind, choice))
+    return world
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 2), faults)
+def test_every_failure_ends_in_progress_or_in_a_reasoned_stop(seed, spares, planned):
+    world = broken_world(seed, spares, planned).run()
+    if world.ended.outcome == "completed":
+        assert world.ended.exit_code == 0
+        assert sorted(set(world.steps_done)) == list(range(world.until))
+    else:
+        assert world.ended.exit_code != 0
+        assert world.events(Decided)[-1].rung is Rung.STOP, world.transcript()
+    opened = [e.incident for e in world.events(IncidentOpened)]
+    assert opened == [e.incident for e in world.events(IncidentClosed)], "incidents open and close one by one"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), faults)
+def test_steps_are_repeated_only_by_a_cold_restart(seed, planned):
+    world = broken_world(seed, 1, planned).run()
+    cold = [d for d in world.events(Decided) if d.rung is Rung.COLD_RESTART]
+    lost = sum(e.steps_lost for e in world.events(IncidentClosed))
+    assert len(world.steps_done) - len(set(world.steps_done)) == lost or not world.steps_done or world.ended.exit_code
+    assert cold or len(world.steps_done) == len(set(world.steps_done))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), faults)
+def test_the_same_facts_give_the_same_decisions(seed, planned):
+    world = broken_world(seed, 1, planned).run()
+    state, again = initial(world.settings), []
+    for fact, now_s in world.facts:
+        state, decisions = step(state, fact, now_s)
+        again += [(now_s, d) for d in decisions]
+    assert again == world.decisions
+    assert state == world.state
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), faults)
+def test_stale_facts_change_nothing(seed, planned):
+    world = broken_world(seed, 1, planned)
+    rng = random.Random(seed)
+    feed = world.feed
+
+    def feed_with_echoes(fact):
+        feed(fact)
+        for stale in stale_facts(world, rng):
+            after, decisions = step(world.state, stale, world.now_s)
+            assert after == world.state
+            assert decisions == ()
+
+    world.feed = feed_with_echoes
+    world.run()
+
+
+def stale_facts(world, rng):
+    dead = [s.number for s in world.procs.values() if s.told_end] + [10_000]
+    number = rng.choice(dead)
+    term = world.state.group.term
+    old = rng.randrange(term) if term else 0
+    member = rng.choice([s.number for s in world.procs.values()] or [1])
+    paused = {"closed_step": 3, "intact": True, "settled": True, "digest": "d"}
+    return rng.sample(
+        [
+            ProcJoined(proc=number),
+            ProcReady(proc=number, replicated=True, settled=True),
+            ProcEnded(proc=number, code=1, signal=None, crash=None, left_at_step=None),
+            ProcStuck(proc=number, detail="", silent_s=3.0, allowed_s=2.0),
+            ProcFinished(proc=number, step=3),
+            TermPoisoned(proc=number, term=term, detail=""),
+            TermPoisoned(proc=member, term=old, detail=""),
+            ProcPaused(proc=number, term=term, **paused),
+            ProcPaused(proc=member, term=old, **paused),
+            ProcRegrouped(proc=number, term=term, groups="other"),
+            ProcRegrouped(proc=member, term=old, groups="other"),
+            ProcRestored(proc=number, term=term, step=9, digest="other"),
+            ProcRestored(proc=member, term=old, step=9, digest="other"),
+            ProcResumed(proc=member, term=old),
+        ],
+        3,
+    )
