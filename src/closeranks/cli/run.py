@@ -6,6 +6,9 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from closeranks.run.folder import FolderError, claim, default_folder, release
 from closeranks.run.guardian import guard
@@ -50,6 +53,16 @@ other:
 exit code: 0 when the job completed; 130 or 143 when it was stopped by Ctrl-C or SIGTERM;
 otherwise that of the first incident that could not be recovered (128 + n for signal n).
 """
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb. Its words are read here and not by typer, because those after the script are the script's."""
+    raw = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
+
+    @app.command("run", context_settings=raw, add_help_option=False)
+    def run(words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+        """Run a training script and keep it alive."""
+        raise typer.Exit(main(words or []))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from closeranks.run.exits import Exits
 from closeranks.run.links import Link
 from closeranks.run.logs import Output
 from closeranks.run.processes import Started
-from closeranks.run.store import open_store
+from closeranks.run.store import NoStore, TermStore, open_store
 from closeranks.run.worker import Worker
 from closeranks.vitals import Vitals
 
@@ -125,14 +125,15 @@ class Births:
         self._pages.clear()
         self._ears.setup_records.clear()
 
-    def _open_store(self, term: int) -> object:
+    def _open_store(self, term: int) -> TermStore | NoStore:
         context = self._context
-        if context.store is None or term != context.term:
-            if context.store is not None:
-                context.store.close()
-            context.store = open_store()
+        store = context.store
+        if store is None or term != context.term:
+            if store is not None:
+                store.close()
+            store = context.store = open_store()
         context.term = term
-        return context.store
+        return store
 
     # --- processes ----------------------------------------------------------------------------------------------
 

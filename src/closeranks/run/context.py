@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from closeranks.decide.protocol import Decision, EndRun, Fact
-from closeranks.events import AnyEvent, IncidentClosed, IncidentOpened, ProcessExited, ProcessFailed, StepClosed
+from closeranks.events import AnyEvent, IncidentClosed, IncidentOpened, ProcessExited, ProcessFailed
 from closeranks.journal import Journal, JournalError
 from closeranks.run.options import RunOptions
 from closeranks.run.processes import Starter
+from closeranks.run.screen import Screen
 from closeranks.run.store import NoStore, TermStore
 from closeranks.run.worker import Worker
 
@@ -37,9 +38,8 @@ class Context:
     journal: Journal
     controller: Controller
     starter: Starter
-    say: Callable[[str], None]  # a line on the console
+    screen: Screen
     carry_out: Callable[[Decision], None] = field(default=lambda _: None)
-    on_event: Callable[[AnyEvent], None] = field(default=lambda _: None)
     workers: dict[int, Worker] = field(default_factory=dict)  # by process number, the dead included
     members: dict[int, int] = field(default_factory=dict)  # seat to process, under the newest term
     term: int = 0
@@ -60,6 +60,10 @@ class Context:
         """Workers that can still act."""
         return [worker for worker in self.workers.values() if worker.alive]
 
+    def say(self, line: str) -> None:
+        """Tell the person at the console something that is no event."""
+        self.screen.say(line)
+
     def feed(self, fact: Fact) -> None:
         """Tell the controller and carry out what it decides. Facts that arise meanwhile wait for their turn."""
         self._facts.append(fact)
@@ -76,7 +80,7 @@ class Context:
     def note(self, event: AnyEvent) -> None:
         """Write to the journal. A full disk is told once and ends nothing."""
         try:
-            self.journal.append(event, self.term)
+            self.screen.record(self.journal.append(event, self.term))
             self._journal_lost = False
         except JournalError as error:
             if not self._journal_lost:
@@ -89,8 +93,6 @@ class Context:
             self.first_failure = None if event.outcome == "recovered" else self.first_failure
         elif isinstance(event, ProcessFailed) or (isinstance(event, ProcessExited) and _unexpected(event)):
             self.first_failure = self.first_failure or event
-        if not isinstance(event, StepClosed):
-            self.on_event(event)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside the loop; a defect in it ends the run instead of being lost."""

@@ -59,7 +59,7 @@ def read_stat(pid: int) -> Stat | None:
 
 def read_table() -> dict[int, Stat]:
     """All processes of this machine that we can see."""
-    stats = (read_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    stats = (read_stat(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return {stat.pid: stat for stat in stats if stat is not None}
 
 

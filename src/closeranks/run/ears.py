@@ -101,9 +101,7 @@ class Ears:
 
     @_hear.register
     def _(self, message: messages.Restored, worker: Worker) -> None:
-        self._context.feed(
-            ProcRestored(proc=worker.proc, term=message.term, step=message.step, digest=message.digest)
-        )
+        self._context.feed(ProcRestored(proc=worker.proc, term=message.term, step=message.step, digest=message.digest))
 
     @_hear.register
     def _(self, message: messages.Resumed, worker: Worker) -> None:

@@ -110,9 +110,7 @@ class Exits:
         self.before_release(worker)
         self.report_account(worker)
         self._context.note(
-            ProcessExited(
-                proc=worker.proc, seat=worker.seat, code=ended.code, signal=ended.signal, asked=worker.asked
-            )
+            ProcessExited(proc=worker.proc, seat=worker.seat, code=ended.code, signal=ended.signal, asked=worker.asked)
         )
         worker.gone.set()
         self._orphans.end(worker.started.pid)

@@ -22,6 +22,7 @@ from closeranks.run.options import RunOptions
 
 _FREE_BYTES_MIN = 16 * 2**20  # journal and logs of a short run
 _PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
+_OTHER = "choose another --run-dir"
 
 
 class FolderError(Exception):
@@ -63,13 +64,13 @@ def claim(folder: Path, options: RunOptions, command: tuple[str, ...]) -> Path:
             (folder / name).mkdir(mode=_PRIVATE_FOLDER)
         free_bytes = shutil.disk_usage(folder).free
     except FileExistsError as error:
-        raise FolderError(f"run folder {folder}: another run claimed it or it is a file; choose another --run-dir") from error
+        raise FolderError(f"run folder {folder}: claimed by another run, or no folder; {_OTHER}") from error
     except OSError as error:
-        raise FolderError(f"run folder {folder}: {error.strerror}; choose another --run-dir") from error
+        raise FolderError(f"run folder {folder}: {error.strerror}; {_OTHER}") from error
     if free_bytes < _FREE_BYTES_MIN:
         release(folder)
         raise FolderError(
-            f"run folder {folder}: {free_bytes} bytes free, at least {_FREE_BYTES_MIN} are needed; choose another --run-dir"
+            f"run folder {folder}: {free_bytes} bytes free, at least {_FREE_BYTES_MIN} are needed; {_OTHER}"
         )
     return folder
 
@@ -95,9 +96,9 @@ def write_run_file(folder: Path, file: RunFile) -> None:
 def _require_empty(folder: Path) -> None:
     names = sorted(entry.name for entry in folder.iterdir())
     if "run.json" in names or "journal.jsonl" in names:
-        raise FolderError(f"run folder {folder}: holds a run already and is never overwritten; choose another --run-dir")
+        raise FolderError(f"run folder {folder}: holds a run already and is never overwritten; {_OTHER}")
     if names:
-        raise FolderError(f"run folder {folder}: expected an empty folder, found {names[0]!r}; choose another --run-dir")
+        raise FolderError(f"run folder {folder}: expected an empty folder, found {names[0]!r}; {_OTHER}")
 
 
 def _encode(file: RunFile) -> bytes:

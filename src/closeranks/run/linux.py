@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -34,4 +35,4 @@ def die_with_parent(parent_pid: int, sig: signal.Signals) -> bool:
 
 def count_threads() -> int:
     """Threads of this process, those of C libraries included."""
-    return len(os.listdir("/proc/self/task"))
+    return sum(1 for _ in Path("/proc/self/task").iterdir())

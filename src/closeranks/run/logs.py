@@ -11,16 +11,12 @@ import codecs
 import contextlib
 import os
 import re
-import threading
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
 
 LINE_CHARS_MAX = 2000
 _READ_BYTES = 2**16
 _READS_MAX = 16  # per wake-up, so that one loud worker does not keep the loop from the others
-_QUEUE_LINES_MAX = 10_000
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
@@ -55,56 +51,6 @@ class LineCutter:
 
 def _bounded(line: str) -> str:
     return line if len(line) <= LINE_CHARS_MAX else f"{line[:LINE_CHARS_MAX]} ... ({len(line)} characters, see the log)"
-
-
-class Console:
-    """Writes lines to a stream from a thread of its own: a terminal that does not read cannot stop the run.
-
-    Lines beyond the bound of the queue are dropped and counted; they are in the log files.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._lines: deque[str] = deque()
-        self._dropped = 0
-        self._changed = threading.Condition()
-        self._ended = False
-        self._thread = threading.Thread(target=self._run, name="console", daemon=True)
-        self._thread.start()
-
-    def write(self, line: str) -> None:
-        """Show one line, soon."""
-        with self._changed:
-            if len(self._lines) >= _QUEUE_LINES_MAX:
-                self._dropped += 1
-                return
-            self._lines.append(line)
-            self._changed.notify()
-
-    def close(self, wait_s: float = 2.0) -> None:
-        """Show what waits, for at most ``wait_s``; a stuck terminal loses the rest."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify()
-        self._thread.join(wait_s)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._lines and not self._ended:
-                    self._changed.wait()
-                if not self._lines:
-                    return
-                lines = [*self._lines]
-                self._lines.clear()
-                if self._dropped:
-                    lines.append(f"closeranks: {self._dropped} lines were not shown, see the logs")
-                    self._dropped = 0
-            try:
-                self._stream.write("\n".join(lines) + "\n")
-                self._stream.flush()
-            except (OSError, ValueError):  # the reader of our output is gone; the files remain
-                continue
 
 
 class Output:

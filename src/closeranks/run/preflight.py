@@ -72,4 +72,6 @@ def probe_devices(seats: int, devices: int) -> tuple[Finding, ...]:
     """Whether every LOCAL_RANK finds an accelerator of its own; ``devices`` is 0 on a machine without any."""
     if devices == 0 or seats <= devices:
         return ()
-    return (Finding(f"{seats} seats share {devices} accelerators: LOCAL_RANK {devices} has none of its own", fatal=False),)
+    return (
+        Finding(f"{seats} seats share {devices} accelerators: LOCAL_RANK {devices} has none of its own", fatal=False),
+    )

@@ -159,7 +159,9 @@ class Starter:
             self._zygote = None
 
 
-def _popen(module: str, arguments: Iterable[int], pass_fds: Iterable[int], fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+def _popen(
+    module: str, arguments: Iterable[int], pass_fds: Iterable[int], fds: tuple[int, ...] = ()
+) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", "-m", f"closeranks.run.{module}", *map(str, arguments)]
     return subprocess.Popen(
         command,

@@ -74,8 +74,9 @@ def _kernel_view(pid: int) -> str:
 
 def summarize(text: str, kernel: str) -> str:
     """The innermost frame of the main thread in one line, or the state that the kernel shows."""
-    threads = re.split(r"(?m)^(?=(?:Current thread|Thread|Main))", text)
-    # faulthandler lists the main thread last and the innermost frame first; Python's traceback does neither.
+    threads = re.split(r"(?mi)^(?=(?:current )?thread)", text)
+    # faulthandler gives no names, lists the main thread last and its innermost frame first; a traceback has both
+    # otherwise.
     main = next((part for part in threads if "MainThread" in part.partition("\n")[0]), threads[-1])
     frames = _FRAME.findall(main)
     if frames:

@@ -12,12 +12,11 @@ import platform
 import signal
 import socket
 import sys
-import time
 from pathlib import Path
 from typing import NamedTuple
 
 from closeranks.decide.protocol import Begun, EndRun, StopAsked
-from closeranks.events import AnyEvent, RunStarted, SignalReceived
+from closeranks.events import RunStarted, SignalReceived
 from closeranks.journal import Journal
 from closeranks.run import worker_main
 from closeranks.run.births import Births
@@ -31,12 +30,11 @@ from closeranks.run.exits import Exits
 from closeranks.run.folder import RunFile, read_run_file, write_run_file
 from closeranks.run.guardian import OMP, OPENBLAS, USER_SETTINGS
 from closeranks.run.linux import become_subreaper, die_with_parent
-from closeranks.run.logs import Console
-from closeranks.run.narration import narrate
-from closeranks.run.options import RunOptions, Start, Target, View
+from closeranks.run.options import RunOptions, Start, Target
 from closeranks.run.orphans import Orphans
 from closeranks.run.preflight import Finding, probe_devices, probe_folder, probe_shared_memory
 from closeranks.run.processes import Starter
+from closeranks.run.screen import Lines, Screen, display_for
 from closeranks.run.watch import Watch
 from closeranks.run.zygote import Newborn, fork_zygote, preload
 
@@ -65,8 +63,8 @@ class _Signals:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.take, number)
-        for number in self._early:
-            loop.call_soon(self.take, number)
+        for early in self._early:
+            loop.call_soon(self.take, early)
 
     def take(self, number: int) -> None:
         """The first one asks for an orderly end, the second for an end at once."""
@@ -113,7 +111,7 @@ def _make_zygote(options: RunOptions) -> _Zygote | Newborn:
 async def _supervise(folder: Path, file: RunFile, zygote: _Zygote, watched: tuple[_Signals, int]) -> int:
     signals, lifeline = watched
     options = file.options
-    console = Console(sys.stdout)
+    screen = Screen(display_for(options.view, sys.stdout, options.seats, options.spares))
     with Journal.create(folder / "journal.jsonl", file.run, platform.node()) as journal:
         context = Context(
             run=file.run,
@@ -123,9 +121,8 @@ async def _supervise(folder: Path, file: RunFile, zygote: _Zygote, watched: tupl
             journal=journal,
             controller=Brain(options),
             starter=Starter(zygote.handle),
-            say=console.write if options.view is not View.NONE else lambda _: None,
+            screen=screen,
         )
-        context.on_event = lambda event: _tell(context, event)
         if zygote.problem:
             context.say(f"closeranks: workers are spawned, not forked: {zygote.problem}")
         signals.attach(context)
@@ -135,9 +132,8 @@ async def _supervise(folder: Path, file: RunFile, zygote: _Zygote, watched: tupl
         finally:
             context.starter.close()
         write_outcome(context, ending)
-    for line in last_words(context, ending):
-        console.write(line)
-    console.close()
+    screen.close()
+    _write_last_words(last_words(context, ending))
     return ending.exit_code
 
 
@@ -175,9 +171,7 @@ def _write_start(context: Context, file: RunFile) -> None:
     write_run_file(context.folder, RunFile(run=file.run, command=file.command, options=file.options, versions=versions))
     options = context.options
     context.note(
-        RunStarted(
-            command=file.command, seats=options.seats, spares=options.spares, pid=os.getpid(), versions=versions
-        )
+        RunStarted(command=file.command, seats=options.seats, spares=options.spares, pid=os.getpid(), versions=versions)
     )
 
 
@@ -208,10 +202,12 @@ def _defect(context: Context, task: asyncio.Task[None]) -> None:
         context.fail(f"defect in the supervisor: {type(error).__name__}: {error}")
 
 
-def _tell(context: Context, event: AnyEvent) -> None:
-    line = narrate(event)
-    if line:
-        context.say(f"closeranks: {time.strftime('%H:%M:%S')} {line}")
+def _write_last_words(lines: tuple[str, ...]) -> None:
+    """They come last, and whole where there is a reader; one that does not read must not keep us."""
+    last = Screen(Lines(sys.stdout))
+    for line in lines:
+        last.say(line)
+    last.close()
 
 
 if __name__ == "__main__":

@@ -101,6 +101,8 @@ class Watch:
         for closed in self._tally.take_closed():
             self._close(closed)
         readings = {seat: worker.page.read() for seat, worker in members.items() if worker.page.begun}
+        if readings:
+            self._context.screen.vitals(readings)
         for suspicion in self._detector.look(readings, now_s):
             self._suspect(suspicion, members)
 
@@ -138,11 +140,11 @@ class Watch:
         after = read_stat(worker.started.pid)
         busy = before is not None and after is not None and after.cpu_ticks > before.cpu_ticks
         answer = "answers" if worker.pong.is_set() else "does not answer"
-        detail = f"{suspicion.detail}; its control thread {answer}, it {'uses' if busy else 'does not use'} the processor"
+        detail = (
+            f"{suspicion.detail}; its control thread {answer}, it {'uses' if busy else 'does not use'} the processor"
+        )
         self._context.feed(
-            ProcStuck(
-                proc=worker.proc, detail=detail, silent_s=suspicion.silent_s, allowed_s=suspicion.allowed_s
-            )
+            ProcStuck(proc=worker.proc, detail=detail, silent_s=suspicion.silent_s, allowed_s=suspicion.allowed_s)
         )
 
     # --- scripts without the library ----------------------------------------------------------------------------

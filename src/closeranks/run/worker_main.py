@@ -50,7 +50,7 @@ def run(birth: Birth, fds: tuple[int, ...]) -> int:
         exec(code, module.__dict__)  # noqa: S102 - running the user's script is the purpose
     except SystemExit:
         raise  # the interpreter keeps its code
-    except BaseException as error:  # noqa: BLE001 - the boundary between the user's code and ours
+    except BaseException as error:  # the boundary between the user's code and ours
         _report(error, fds, birth)
         return 1
     return 0

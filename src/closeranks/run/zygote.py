@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -138,10 +139,10 @@ def _begin(link: socket.socket, fds: list[int], go: tuple[int, int], supervisor_
 
 def close_all_but(keep: set[int]) -> None:
     """Close every other descriptor of this process."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in keep:
+    for fd in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+        if fd not in keep:
             with contextlib.suppress(OSError):
-                os.close(int(name))
+                os.close(fd)
 
 
 def main(argv: list[str]) -> int:
