@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -43,6 +44,7 @@ class Context:
     workers: dict[int, Worker] = field(default_factory=dict)  # by process number, the dead included
     members: dict[int, int] = field(default_factory=dict)  # seat to process, under the newest term
     term: int = 0
+    hooks: list[subprocess.Popen[bytes]] = field(default_factory=list)  # running commands of --on-incident
     group: int = -1  # groups started from nothing so far, minus one
     store: TermStore | NoStore | None = None
     stops: int = 0  # signals that asked for the end
@@ -59,6 +61,12 @@ class Context:
     def living(self) -> list[Worker]:
         """Workers that can still act."""
         return [worker for worker in self.workers.values() if worker.alive]
+
+    def known_pids(self) -> set[int]:
+        """Our own children: workers that are not reaped yet, the zygote, hooks."""
+        pids = {worker.started.pid for worker in self.workers.values() if worker.ended is None}
+        pids |= {hook.pid for hook in self.hooks}
+        return pids | self.starter.zygote_pids
 
     def say(self, line: str) -> None:
         """Tell the person at the console something that is no event."""

@@ -87,6 +87,7 @@ def kill_descendants(deadline_s: float = 2.0) -> tuple[int, ...]:
         _reap_children()
         living = [stat for stat in descendants(os.getpid(), read_table()) if not stat.dead]
         if not living or time.monotonic() >= end_s:
+            _reap_children()  # those that ended since
             return tuple(stat.pid for stat in living)
         _kill_and_wait(living, min(_PAUSE_MS, max(0.0, end_s - time.monotonic()) * 1000))
 

@@ -114,9 +114,16 @@ class Exits:
         )
         worker.gone.set()
         self._orphans.end(worker.started.pid)
+        self.sweep()
         if not worker.fenced:
             self._context.feed(self._fact(worker))
         worker.release()
+
+    def sweep(self) -> None:
+        """End what dead workers left behind, unless a worker is just being forked: then a later look will."""
+        context = self._context
+        if not context.starter.forking:
+            self._orphans.sweep(context.known_pids(), {worker.started.pid for worker in context.living()})
 
     def report_account(self, worker: Worker) -> None:
         """Write where the seconds of the process went up to now."""

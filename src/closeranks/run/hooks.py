@@ -50,7 +50,6 @@ class HookRunner:
         self._context = context
         command = context.options.on_incident
         self._hook = None if command is None else Hook(command, context.environment, context.folder)
-        self._running: list[subprocess.Popen[bytes]] = []
 
     def run(self, event: IncidentOpened | IncidentClosed) -> None:
         """Call out, and journal that (or why not)."""
@@ -58,6 +57,7 @@ class HookRunner:
             return
         ran, process = self._hook.run(event)
         self._context.note(ran)
-        self._running = [process for process in self._running if process.poll() is None]
+        hooks = self._context.hooks
+        hooks[:] = [process for process in hooks if process.poll() is None]
         if process is not None:
-            self._running.append(process)
+            hooks.append(process)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from closeranks.run.descendants import Stat, descendants, read_stat, read_table
 
@@ -19,6 +19,7 @@ class Orphans:
 
     def __init__(self) -> None:
         self._owner: dict[tuple[int, int], int] = {}  # (pid, start) to the worker's pid
+        self._bereaved = False  # a worker died since the last sweep
 
     def note(self, workers: Collection[int]) -> None:
         """Look at the process tree: what is below which worker. Reaps orphans that have ended."""
@@ -35,16 +36,35 @@ class Orphans:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(stat.pid, os.WNOHANG)
 
+    def sweep(self, known: Collection[int], workers: Collection[int]) -> None:
+        """After a death: kill our children that are neither ``known`` nor noted as a living worker's.
+
+        This finds what a worker put into a session of its own so shortly before it died that nobody saw it there. The
+        caller makes sure that no worker is just being forked: it would be our child before anybody knows it.
+        """
+        if not self._bereaved:
+            return
+        self._bereaved = False
+        table, me = read_table(), os.getpid()
+        for stat in table.values():
+            owner = self._owner.get((stat.pid, stat.start_ticks))
+            if stat.parent == me and not stat.dead and stat.pid not in known and owner not in workers:
+                self._kill_below(stat, table, owner or 0)
+
     def end(self, worker: int) -> None:
         """Kill what a dead worker left behind: what was noted as its own, and what is in its session."""
+        self._bereaved = True
         table = read_table()
         mine = {key for key, owner in self._owner.items() if owner == worker}
         left = [stat for stat in table.values() if (stat.pid, stat.start_ticks) in mine]
         left += [stat for stat in descendants(os.getpid(), table) if stat.session == worker and stat.pid != worker]
         for stat in left:
-            self._owner[stat.pid, stat.start_ticks] = worker
-            for below in (stat, *descendants(stat.pid, table)):
-                _kill(below)
+            self._kill_below(stat, table, worker)
+
+    def _kill_below(self, stat: Stat, table: Mapping[int, Stat], owner: int) -> None:
+        self._owner[stat.pid, stat.start_ticks] = owner  # remembered, so that it is reaped
+        for victim in (stat, *descendants(stat.pid, table)):
+            _kill(victim)
 
 
 def _kill(victim: Stat) -> None:

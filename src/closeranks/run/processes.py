@@ -19,6 +19,7 @@ from closeranks.run.options import Target
 from closeranks.run.zygote import Reply
 
 _REPLY_S = 10.0  # a fork takes milliseconds; a zygote that is silent for longer is lost
+_READY_S = 120.0  # importing torch on a busy machine
 _REPLY_BYTES = 4096
 
 
@@ -57,7 +58,7 @@ class _Zygote:
 
     async def ready(self) -> bool:
         """Wait for the first word of a zygote that is still importing."""
-        return not (await self._receive()).problem
+        return not (await self._receive(_READY_S)).problem
 
     async def fork(self, fds: list[int]) -> int:
         """The pid of a new worker.
@@ -71,9 +72,9 @@ class _Zygote:
             raise OSError(reply.problem)
         return reply.pid
 
-    async def _receive(self) -> Reply:
+    async def _receive(self, within_s: float = _REPLY_S) -> Reply:
         loop = asyncio.get_running_loop()
-        data = await asyncio.wait_for(loop.sock_recv(self.link, _REPLY_BYTES), _REPLY_S)
+        data = await asyncio.wait_for(loop.sock_recv(self.link, _REPLY_BYTES), within_s)
         return msgspec.msgpack.decode(data, type=Reply) if data else Reply(problem="the zygote is gone")
 
     def close(self) -> None:
@@ -89,14 +90,20 @@ class Starter:
 
     def __init__(self, zygote: tuple[int, socket.socket] | None, *, renew: bool = True) -> None:
         self._zygote = None if zygote is None else _Zygote(*zygote)
+        self._coming: _Zygote | None = None
         self._renew = renew and zygote is not None
         self._one_at_a_time = asyncio.Lock()
         self._renewal: asyncio.Task[None] | None = None
 
     @property
-    def zygote_pid(self) -> int | None:
-        """The zygote, while there is one."""
-        return None if self._zygote is None else self._zygote.pid
+    def zygote_pids(self) -> set[int]:
+        """The zygote and one that is still importing, where there are any."""
+        return {zygote.pid for zygote in (self._zygote, self._coming) if zygote is not None}
+
+    @property
+    def forking(self) -> bool:
+        """Whether a worker may exist that nobody has been told of yet."""
+        return self._one_at_a_time.locked()
 
     async def start(self, birth: Birth, fds: tuple[int, ...]) -> Started:
         """Start a worker with these descriptors, which stay the caller's to close.
@@ -132,13 +139,19 @@ class Starter:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             child = _popen("zygote", [theirs.fileno(), os.getpid()], [theirs.fileno()])
-        zygote = _Zygote(child.pid, ours)
+        zygote = self._coming = _Zygote(child.pid, ours)
         child.returncode = 0  # _Zygote waits for it, Popen's destructor shall not warn
-        with contextlib.suppress(OSError, TimeoutError, msgspec.MsgspecError):
-            if await zygote.ready():
+        ready = False
+        try:
+            ready = await zygote.ready()
+        except (OSError, TimeoutError, msgspec.MsgspecError):
+            return  # workers go on being spawned
+        finally:
+            self._coming = None
+            if ready:
                 self._zygote = zygote
-                return
-        zygote.close()
+            else:
+                zygote.close()
 
     def _spawn(self, birth: Birth, fds: tuple[int, ...]) -> Started:
         birth_fd = _write_birth(birth)

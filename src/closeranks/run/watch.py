@@ -85,6 +85,7 @@ class Watch:
             if now_s >= next_tick_s:
                 next_tick_s = now_s + _TICK_S
                 self._context.feed(Tick())
+                self._exits.sweep()
                 self._flush_outputs()
                 self._hear_silence(now_s)
             if now_s >= next_account_s:
