@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -60,10 +61,10 @@ def test_a_page_is_copied_up_to_its_bound():
 
 
 def test_channels_leave_no_descriptor_behind():
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = sorted(path.name for path in Path("/proc/self/fd").iterdir())
     channels, theirs = open_channels("p1")
     assert len(theirs) == 7
     for fd in theirs:
         os.close(fd)
     channels.close()
-    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert sorted(path.name for path in Path("/proc/self/fd").iterdir()) == before

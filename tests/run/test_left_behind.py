@@ -7,10 +7,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from real_run import eventually, gone
 
 from closeranks.events import ProcessExited, ProcessStarted, RunEnded, RunStarted
 from closeranks.journal import read
+from real_run import eventually, gone
 
 pytestmark = pytest.mark.process
 

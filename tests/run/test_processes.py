@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
 import select
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from real_run import eventually, gone
 
 from closeranks import messages, vitals
 from closeranks.run.birth import Birth, Channels, Place, environment_of, open_channels
@@ -21,6 +21,7 @@ from closeranks.run.descendants import read_stat
 from closeranks.run.linux import become_subreaper
 from closeranks.run.options import Target
 from closeranks.run.processes import Ended, Started, Starter, reap
+from real_run import eventually, gone
 
 pytestmark = pytest.mark.process
 
@@ -183,16 +184,18 @@ def test_a_module_that_does_not_exist_is_named(run_worker):
 
 
 def test_any_command_gets_the_same_environment_and_descriptors(run_worker):
-    command = 'echo $RANK of $WORLD_SIZE; test -e /proc/self/fd/$CLOSERANKS_CONTROL_FD && echo control; exit 4'
+    command = "echo $RANK of $WORLD_SIZE; test -e /proc/self/fd/$CLOSERANKS_CONTROL_FD && echo control; exit 4"
     result = run_worker("sh", "-c", command, kind=Target.COMMAND)
     assert (result.out, result.ended) == ("0 of 2\ncontrol\n", Ended(4, None))
 
 
 def test_a_worker_holds_its_own_descriptors_and_no_others(run_worker):
-    result = run_worker("import os\nprint(sorted(os.readlink(f'/proc/self/fd/{n}').split(':')[0].split(' ')[0]"
-                        " for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}')))")
+    result = run_worker(
+        "import os\nprint(sorted(os.readlink(f'/proc/self/fd/{n}').split(':')[0].split(' ')[0]"
+        " for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}')))"
+    )
     names = ["/dev/null", *(f"/memfd:closeranks-test-{part}" for part in ("page", "setup", "stacks", "vitals"))]
-    found = eval(result.out)
+    found = ast.literal_eval(result.out)
     assert sorted(found)[:1] == ["/dev/null"]
     assert [name for name in found if "memfd" in name] == ["/memfd"] * 4
     assert found.count("socket") == 1
@@ -229,7 +232,7 @@ channels, theirs = open_channels("test")
 birth = Birth(target={str(script)!r}, args=(), kind=Target.SCRIPT, environment=dict(os.environ), parent_pid=os.getpid())
 started = asyncio.run(Starter(None).start(birth, theirs))
 os.set_blocking(channels.stdout, True)
-assert os.read(channels.stdout, 10) == b"up\\n"
+assert (got := os.read(channels.stdout, 10)) == b"up\\n", got
 print(started.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -250,9 +253,7 @@ def test_a_zygote_that_dies_is_replaced_and_the_worker_is_spawned_meanwhile(tmp_
     script.write_text("print('ran')\n")
     source = str(Path(__file__).parents[2] / "src")
     environment = {"PYTHONPATH": source, "PATH": os.environ["PATH"]}
-    birth = Birth(
-        target=str(script), args=(), kind=Target.SCRIPT, environment=environment, parent_pid=os.getpid()
-    )
+    birth = Birth(target=str(script), args=(), kind=Target.SCRIPT, environment=environment, parent_pid=os.getpid())
 
     async def start() -> tuple[list[str], Started, Channels]:
         starter = Starter((dead.pid, ours))

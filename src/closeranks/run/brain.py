@@ -1,15 +1,13 @@
-"""The pure cores with their state inside: the controller, and the detector of lost progress."""
+"""The controller with its state inside, and what the command line decides for it and for the detector."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from closeranks.decide import controller
 from closeranks.decide.budgets import Limits
 from closeranks.decide.protocol import Decision, Fact
 from closeranks.decide.state import Deadlines, Settings
+from closeranks.detect.progress import Bounds
 from closeranks.run.options import RunOptions
-from closeranks.vitals import Reading
 
 
 def settings_of(options: RunOptions) -> Settings:
@@ -25,6 +23,15 @@ def settings_of(options: RunOptions) -> Settings:
     )
 
 
+def bounds_of(options: RunOptions) -> Bounds:
+    """Floor and ceiling of the learned deadlines, where the user set them."""
+    floor_s, ceiling_s = options.min_deadline_s, options.max_deadline_s
+    usual = Bounds()
+    floor_s = usual.floor_s if floor_s is None else floor_s
+    ceiling_s = max(usual.ceiling_s, floor_s) if ceiling_s is None else ceiling_s
+    return Bounds(floor_s=min(floor_s, ceiling_s), ceiling_s=ceiling_s, unlearned_s=min(usual.unlearned_s, ceiling_s))
+
+
 class Brain:
     """The controller of one run."""
 
@@ -35,16 +42,3 @@ class Brain:
         """Take one fact."""
         self._state, decisions = controller.step(self._state, fact, now_s)
         return decisions
-
-
-class ProgressDetector:
-    """Nothing yet."""
-
-    def __init__(self, options: RunOptions) -> None:
-        self._options = options
-
-    def look(self, readings: Mapping[int, Reading], now_s: float) -> tuple[Fact, ...]:
-        return ()
-
-    def forget(self) -> None:
-        return

@@ -20,10 +20,11 @@ from closeranks.events import RunStarted, SignalReceived
 from closeranks.journal import Journal
 from closeranks.run import worker_main
 from closeranks.run.births import Births
-from closeranks.run.brain import Brain, ProgressDetector
+from closeranks.run.brain import Brain, bounds_of
 from closeranks.run.carry import Carry
 from closeranks.run.context import Context
 from closeranks.run.descendants import kill_descendants
+from closeranks.run.doubts import Doubts
 from closeranks.run.ears import Ears
 from closeranks.run.ending import end_workers, last_words, write_outcome
 from closeranks.run.exits import Exits
@@ -142,7 +143,7 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     orphans = Orphans()
     exits = Exits(context, orphans)
     births = Births(context, Ears(context, exits, _probe(context)), exits)
-    watch = Watch(context, exits, orphans, ProgressDetector(context.options))
+    watch = Watch(context, exits, orphans, Doubts(context, bounds_of(context.options)))
     exits.before_release = watch.gather
     context.carry_out = Carry(context, births, exits, watch).out
     _write_start(context, file)

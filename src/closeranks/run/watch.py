@@ -3,49 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Mapping
-from typing import Protocol
 
-from closeranks import messages
-from closeranks.decide.protocol import Fact, GroupStuck, ProcStuck, StepDone, Tick
+from closeranks.decide.protocol import ProcStuck, StepDone, Tick
 from closeranks.events import StepClosed
 from closeranks.run.context import Context
-from closeranks.run.descendants import read_stat
+from closeranks.run.doubts import Doubts
 from closeranks.run.exits import Exits
 from closeranks.run.orphans import Orphans
 from closeranks.run.stacks import capture
 from closeranks.run.tally import Tally
 from closeranks.run.worker import Worker
-from closeranks.vitals import Reading
 
 LOOK_S = 0.05
 _TICK_S = 0.25
 _ACCOUNT_S = 2.0
-_CONFIRM_S = 0.3
-
-
-class Detector(Protocol):
-    """Judges progress from readings alone; see ``detect.progress``."""
-
-    def look(self, readings: Mapping[int, Reading], now_s: float) -> tuple[Fact, ...]:
-        """``readings[seat]``; suspicions as facts with process numbers still being seats."""
-
-    def forget(self) -> None:
-        """The membership changed: what was seen of it is void."""
 
 
 class Watch:
     """Looks every ``LOOK_S`` from ``run``; ``gather`` is also called when a worker has ended."""
 
-    def __init__(self, context: Context, exits: Exits, orphans: Orphans, detector: Detector) -> None:
+    def __init__(self, context: Context, exits: Exits, orphans: Orphans, doubts: Doubts) -> None:
         self._context = context
         self._exits = exits
         self._orphans = orphans
-        self._detector = detector
+        self._doubts = doubts
         self._tally = Tally(context.options.seats)
-        self._confirming: set[int] = set()
         self._quiet_since_s = time.monotonic()
 
     # --- called by others ---------------------------------------------------------------------------------------
@@ -81,7 +64,7 @@ class Watch:
         while True:
             await asyncio.sleep(LOOK_S)
             now_s = time.monotonic()
-            self.look(now_s)
+            self.look()
             if now_s >= next_tick_s:
                 next_tick_s = now_s + _TICK_S
                 self._context.feed(Tick())
@@ -94,7 +77,7 @@ class Watch:
                 for worker in self._context.living():
                     self._exits.report_account(worker)
 
-    def look(self, now_s: float) -> None:
+    def look(self) -> None:
         """One look at all members."""
         members = self._members()
         for worker in members.values():
@@ -104,8 +87,9 @@ class Watch:
         readings = {seat: worker.page.read() for seat, worker in members.items() if worker.page.begun}
         if readings:
             self._context.screen.vitals(readings)
-        for suspicion in self._detector.look(readings, now_s):
-            self._suspect(suspicion, members)
+        self._doubts.look(
+            {members[seat].proc: reading for seat, reading in readings.items() if not members[seat].asked}
+        )
 
     def _members(self) -> dict[int, Worker]:
         context = self._context
@@ -115,38 +99,6 @@ class Watch:
     def _close(self, closed: StepClosed) -> None:
         self._context.note(closed)
         self._context.feed(StepDone(step=closed.step, duration_s=closed.closed_mono_s - closed.began_mono_s))
-
-    # --- suspicion and confirmation -----------------------------------------------------------------------------
-
-    def _suspect(self, suspicion: Fact, members: Mapping[int, Worker]) -> None:
-        if isinstance(suspicion, ProcStuck):
-            worker = members.get(suspicion.proc)  # a seat, as far as the detector knows
-            if worker is not None and worker.proc not in self._confirming:
-                self._confirming.add(worker.proc)
-                self._context.spawn(self._confirm(worker, suspicion))
-        elif isinstance(suspicion, GroupStuck):
-            suspects = tuple(members[seat].proc for seat in suspicion.suspects if seat in members)
-            self._context.feed(GroupStuck(detail=suspicion.detail, suspects=suspects))
-
-    async def _confirm(self, worker: Worker, suspicion: ProcStuck) -> None:
-        """Ask the control thread and look at the clock of the process: the first says how, the page says whether."""
-        beat, before = worker.page.read().beat, read_stat(worker.started.pid)
-        worker.pong.clear()
-        worker.send(messages.Ping(nonce=worker.proc))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(worker.pong.wait(), _CONFIRM_S)
-        self._confirming.discard(worker.proc)
-        if not worker.alive or worker.page.read().beat != beat:
-            return
-        after = read_stat(worker.started.pid)
-        busy = before is not None and after is not None and after.cpu_ticks > before.cpu_ticks
-        answer = "answers" if worker.pong.is_set() else "does not answer"
-        detail = (
-            f"{suspicion.detail}; its control thread {answer}, it {'uses' if busy else 'does not use'} the processor"
-        )
-        self._context.feed(
-            ProcStuck(proc=worker.proc, detail=detail, silent_s=suspicion.silent_s, allowed_s=suspicion.allowed_s)
-        )
 
     # --- scripts without the library ----------------------------------------------------------------------------
 
