@@ -155,6 +155,20 @@ threading.Thread(target=lambda: (time.sleep(0.05), print("thread"))).start()
     assert (tmp_path / "late").read_text() == "buffered "
 
 
+def test_a_failed_script_runs_its_exit_handlers_and_keeps_what_it_wrote(run_worker, tmp_path):
+    script = """
+import atexit, threading, time
+out = open("FOLDER/late", "w")
+out.write("buffered ")
+atexit.register(lambda: print("atexit"))
+threading.Thread(target=time.sleep, args=(1000,)).start()
+raise SystemError
+""".replace("FOLDER", str(tmp_path))
+    result = run_worker(script)
+    assert (result.ended, result.out) == (Ended(1, None), "atexit\n")
+    assert (tmp_path / "late").read_text() == "buffered "
+
+
 def test_spawned_children_of_a_script_find_its_functions(run_worker):
     script = """
 import multiprocessing

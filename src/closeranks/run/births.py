@@ -8,7 +8,7 @@ import os
 from collections import Counter
 
 from closeranks.decide.protocol import BeginTerm, ProcEnded, StartGroup, StartProc
-from closeranks.events import ProcessSeated, ProcessStarted
+from closeranks.events import ProcessStarted
 from closeranks.messages import Seat
 from closeranks.run.birth import Birth, Channels, Place, copy_memory, environment_of, open_channels
 from closeranks.run.context import Context
@@ -93,9 +93,7 @@ class Births:
         if worker.seat is None:
             self._inherit(seat, worker.channels)
             fds = (worker.channels.page, worker.channels.setup)
-        if (worker.seat, worker.incarnation) != (seat, incarnation) or worker.place.seat is None:
-            worker.seat, worker.incarnation = seat, incarnation
-            self._context.note(ProcessSeated(proc=worker.proc, seat=seat, incarnation=incarnation))
+        worker.seat, worker.incarnation = seat, incarnation
         self._incarnations[seat] = incarnation
         self._keep_page(seat, worker.channels.page)
         return fds

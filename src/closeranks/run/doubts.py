@@ -83,6 +83,7 @@ class Doubts:
         await asyncio.sleep(ANSWER_S)
         if not worker.alive or worker.asked:
             return
+        worker.mute = not worker.pong.is_set()
         answered, busy = worker.pong.is_set(), read_use(worker.started.pid).busier_than(before)
         self._watch, verdict, findings = progress.confirm(self._watch, worker.proc, answered=answered, busy=busy)
         self._follow(findings)

@@ -27,6 +27,7 @@ class Exits:
         self._context = context
         self._orphans = orphans
         self._isolating: set[int] = set()
+        self._bereaved: list[int] = []  # pids of dead workers whose children are still to be looked for
         self.before_release: Callable[[Worker], None] = lambda _: None  # a last look at the pages of a dead worker
 
     def watch(self, worker: Worker) -> None:
@@ -81,7 +82,6 @@ class Exits:
         if capture_stack:
             captured = await capture(worker, self._context.folder, self._context.options.kind)
             self._context.note(captured)
-            self._context.say(f"closeranks: {worker.name} was at {captured.summary} (see {captured.path})")
         self.kill(worker)
         try:
             await asyncio.wait_for(worker.gone.wait(), UNKILLABLE_S)
@@ -113,15 +113,19 @@ class Exits:
             ProcessExited(proc=worker.proc, seat=worker.seat, code=ended.code, signal=ended.signal, asked=worker.asked)
         )
         worker.gone.set()
-        self._orphans.end(worker.started.pid)
-        self.sweep()
+        self._bereaved.append(worker.started.pid)
         if not worker.fenced:
             self._context.feed(self._fact(worker))
         worker.release()
 
     def sweep(self) -> None:
-        """End what dead workers left behind, unless a worker is just being forked: then a later look will."""
+        """End what dead workers left behind; called now and then, for the recovery itself is more urgent.
+
+        What no worker is known to own can only be told while no worker is being forked: then a later look will.
+        """
         context = self._context
+        while self._bereaved:
+            self._orphans.end(self._bereaved.pop())
         if not context.starter.forking:
             self._orphans.sweep(context.known_pids(), {worker.started.pid for worker in context.living()})
 

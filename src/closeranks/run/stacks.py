@@ -23,7 +23,7 @@ _KERNEL_FILES = ("status", "wchan", "syscall", "stack")
 
 async def capture(worker: Worker, folder: Path, kind: Target) -> StackCaptured:
     """Write what can be learned of the process to ``stacks/`` of the run folder, within about half a second."""
-    text = await _ask(worker)
+    text = "" if worker.mute else await _ask(worker)
     if not text and kind is not Target.COMMAND:  # a foreign program would be ended by the signal
         text = await _dump(worker)
     path = Path("stacks") / f"p{worker.proc}.txt"
