@@ -72,7 +72,7 @@ class Tape:
         self.now_s, self.term, self.step, self.incident = MONO_S, 0, 0, 0
         self.records, self.truth = [], defaultdict(lambda: defaultdict(float))
         self.workers, self.spares, self.next_proc = {}, [], 1
-        self.seats, self.spare_count = seats, spares
+        self.seats, self.spare_count, self.first_sign_s = seats, spares, 0.0
 
     # --- elements
 
@@ -183,6 +183,7 @@ class Tape:
 
     def _diagnose(self, victim, seat, how):
         self.incident += 1
+        self.first_sign_s = self.now_s
         fault, detector, detail = FAULTS[how]
         self.say(ErrorSeen(detector=detector, seat=seat, proc=victim.proc, detail=detail, incident=self.incident))
         self.say(IncidentOpened(incident=self.incident, seats=(seat,), summary=f"seat {seat}: {detail}"))
@@ -217,7 +218,7 @@ class Tape:
                 )
             )
             worker.spend(Category.USEFUL, self.now_s)
-        first_sign_s = next(r.mono_s for r in self.records if r.event == self._opened())
+        first_sign_s = self.first_sign_s
         self.train(1)
         self.say(
             IncidentClosed(
@@ -245,11 +246,6 @@ class Tape:
         return self
 
     # --- pieces
-
-    def _opened(self):
-        return next(
-            r.event for r in self.records if isinstance(r.event, IncidentOpened) and r.event.incident == self.incident
-        )
 
     def _failure(self, victim, seat):
         return ProcessFailed(

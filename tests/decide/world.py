@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from closeranks.decide.controller import initial, step
 from closeranks.decide.protocol import (
-    Begun,
     BeginTerm,
+    Begun,
     Crash,
     Decision,
     EndAfterStep,
@@ -43,6 +43,7 @@ from closeranks.decide.protocol import (
     Tick,
 )
 from closeranks.decide.state import Settings
+from closeranks.events import Decided
 
 STEP_S = 0.1
 TICK_S = 0.25
@@ -96,6 +97,18 @@ class World:
     decision_hook: Callable[[Decision], None] = lambda _: None
 
     def __post_init__(self) -> None:
+        self.doers = {
+            StartGroup: self.do_start_group,
+            StartProc: self.do_start_proc,
+            BeginTerm: self.do_begin_term,
+            PlanRestore: self.do_plan_restore,
+            GoOn: self.do_go_on,
+            InterruptTerm: self.do_interrupt_term,
+            Isolate: self.do_isolate,
+            EndAfterStep: self.do_end_after_step,
+            LetLeave: self.do_let_leave,
+            EndRun: self.do_end_run,
+        }
         self.rng = random.Random(self.seed)
         self.state = initial(self.settings)
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -140,7 +153,7 @@ class World:
             self.decision_hook(decision)
             if not isinstance(decision, Note):
                 self._check(decision)
-                getattr(self, f"_do_{type(decision).__name__}")(decision)
+                self.doers[type(decision)](decision)
 
     # --- invariants ---------------------------------------------------------------------------------------------
 
@@ -170,12 +183,12 @@ class World:
 
     # --- carrying decisions out ---------------------------------------------------------------------------------
 
-    def _do_StartGroup(self, decision: StartGroup) -> None:
+    def do_start_group(self, decision: StartGroup) -> None:
         self.going = None
         for seat, number in enumerate(decision.procs):
             self._start(number, seat, 1, original=True)
 
-    def _do_StartProc(self, decision: StartProc) -> None:
+    def do_start_proc(self, decision: StartProc) -> None:
         self._start(decision.proc, decision.seat, decision.incarnation, original=False)
 
     def _start(self, number: int, seat: int | None, incarnation: int | None, *, original: bool) -> None:
@@ -198,7 +211,7 @@ class World:
             sim.ready = True
             self.feed(ProcReady(proc=sim.number, replicated=True, settled=True))
 
-    def _do_BeginTerm(self, decision: BeginTerm) -> None:
+    def do_begin_term(self, decision: BeginTerm) -> None:
         for seat, number in enumerate(decision.procs):
             sim = self.procs[number]
             sim.seat, sim.term, sim.paused = seat, decision.term, False
@@ -222,7 +235,7 @@ class World:
         if sim.acts:
             self.feed(fact)
 
-    def _do_PlanRestore(self, decision: PlanRestore) -> None:
+    def do_plan_restore(self, decision: PlanRestore) -> None:
         for sim in self._members(decision.term):
             if sim.seat in decision.receivers:
                 sim.intact = False
@@ -241,7 +254,7 @@ class World:
             fact = ProcRestored(proc=sim.number, term=plan.term, step=sim.closed_step, digest=sim.digest)
             self.after(0.01, lambda sim=sim, fact=fact: self._say(sim, fact))
 
-    def _do_GoOn(self, decision: GoOn) -> None:
+    def do_go_on(self, decision: GoOn) -> None:
         self.going = decision.term
         if all(s.ready for s in self._members(decision.term)):
             for sim in self._members(decision.term):
@@ -256,7 +269,7 @@ class World:
         if sim.acts and sim.term == term and self.going == term:
             sim.ready = True
             self.feed(ProcReady(proc=sim.number, replicated=True, settled=True))
-            self.feed(ProcResumed(proc=sim.number, term=term)) if sim.acts else None
+            self._say(sim, ProcResumed(proc=sim.number, term=term))
 
     def _train(self, term: int) -> None:
         members = self._members(term)
@@ -276,6 +289,8 @@ class World:
             self.after(0.5, lambda: self._train(term))
             return
         self.step_hook(closed + 1)
+        if self.going != term:
+            return
         if not self._together(term):
             self._poison(term)
             return
@@ -303,7 +318,9 @@ class World:
 
     def _suspect(self, sim: Sim) -> None:
         if sim.alive and sim.frozen:
-            self.feed(ProcStuck(proc=sim.number, detail="no answer", silent_s=2.3, allowed_s=2.0))
+            self.feed(
+                ProcStuck(proc=sim.number, detail="its control thread does not answer", silent_s=2.3, allowed_s=2.0)
+            )
 
     def _pause(self, sim: Sim, term: int) -> None:
         if sim.acts and sim.term == term and not sim.paused:
@@ -319,23 +336,23 @@ class World:
                 )
             )
 
-    def _do_InterruptTerm(self, decision: InterruptTerm) -> None:
+    def do_interrupt_term(self, decision: InterruptTerm) -> None:
         for number in decision.procs:
             sim = self.procs[number]
             assert sim.term == decision.term, f"p{number} is interrupted under a term that it was not told of"
             self.after(0.03, lambda sim=sim: self._pause(sim, decision.term))
 
-    def _do_Isolate(self, decision: Isolate) -> None:
+    def do_isolate(self, decision: Isolate) -> None:
         self.after(0.03, lambda: self.kill(decision.proc))
 
-    def _do_EndAfterStep(self, _: EndAfterStep) -> None:
+    def do_end_after_step(self, _: EndAfterStep) -> None:
         self.until = min(self.until, max(s.closed_step for s in self.procs.values()) + 3)
 
-    def _do_LetLeave(self, _: LetLeave) -> None:
+    def do_let_leave(self, _: LetLeave) -> None:
         for sim in self.procs.values():
             self.after(0.1, lambda sim=sim: self.exit(sim.number, code=0))
 
-    def _do_EndRun(self, decision: EndRun) -> None:
+    def do_end_run(self, decision: EndRun) -> None:
         self.ended = decision
 
     # --- faults -------------------------------------------------------------------------------------------------
@@ -367,8 +384,8 @@ class World:
     def freeze(self, number: int) -> None:
         sim = self.procs[number]
         sim.frozen = True
-        if self.going == sim.term and sim.seat is not None and not self.plain:
-            self.after(2.3, lambda: self._suspect(sim))
+        training = self.going == sim.term and sim.seat is not None and not self.plain
+        self.after(2.3 if training else 150.0, lambda: self._suspect(sim))
 
     def occupant(self, seat: int) -> Sim:
         return max((s for s in self.procs.values() if s.seat == seat and s.alive), key=lambda s: s.number)
@@ -384,6 +401,10 @@ class World:
     def of(self, kind: type) -> list:
         return [d for _, d in self.decisions if isinstance(d, kind)]
 
+    def story(self) -> list[str]:
+        """The decisions in short lines, notes left out but for the choice of a rung."""
+        return [line for _, decision in self.decisions if (line := _line(decision))]
+
     def transcript(self) -> str:
         lines = [f"{at_s - 100:8.3f}  {decision}" for at_s, decision in self.decisions]
         return "\n" + "\n".join(lines[-60:])
@@ -396,3 +417,38 @@ def _named(decision: Decision) -> tuple[int, ...]:
         case StartProc() | Isolate():
             return (decision.proc,)
     return ()
+
+
+def _line(decision: Decision) -> str:  # noqa: C901, PLR0911, PLR0912 - one plain case for each decision
+    match decision:
+        case StartGroup(term=term, procs=procs):
+            return f"start group under term {term}: {_names(procs)}"
+        case StartProc(proc=proc, seat=None):
+            return f"start p{proc} as a spare"
+        case StartProc(proc=proc, seat=seat, incarnation=incarnation):
+            return f"start p{proc} as s{seat}.{incarnation}"
+        case Isolate(proc=proc, capture_stack=capture):
+            return f"isolate p{proc}{', stack first' if capture else ''}"
+        case InterruptTerm(term=term, procs=procs):
+            return f"interrupt term {term}: {_names(procs)}"
+        case BeginTerm(term=term, procs=procs):
+            return f"begin term {term}: {_names(procs)}"
+        case PlanRestore(step=step, donor=None):
+            return f"go on after step {step}, nobody receives"
+        case PlanRestore(step=step, donor=donor, receivers=receivers):
+            return f"go on after step {step}, seat {donor} gives to {list(receivers)}"
+        case GoOn(term=term):
+            return f"go on under term {term}"
+        case EndAfterStep():
+            return "end after the step"
+        case LetLeave():
+            return "let leave"
+        case EndRun(outcome=outcome, exit_code=code, now=now):
+            return f"end: {outcome}, code {code}{', now' if now else ''}"
+        case Note(event=Decided(rung=rung)):
+            return f"rung: {rung.value}"
+    return ""
+
+
+def _names(procs: tuple[int, ...]) -> str:
+    return " ".join(f"p{proc}" for proc in procs)

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from closeranks.events import Account, Category, ProcessExited, ProcessStarted, Record, RunEnded, RunStarted
 from closeranks.observe.goodput import LedgerError, ledger_of
 from closeranks.observe.history import EmptyJournalError
+from closeranks.observe.html import page
+from closeranks.observe.report import report_of
 from closeranks.observe.stalls import LOST_ATTEMPT, STALL_PARTS
 from synthetic_journal import MONO_S, Tape, eventful_run
 
@@ -103,6 +105,15 @@ def test_a_journal_cut_anywhere_still_adds_up(seed):
     records = eventful_run(seed).end().records
     for size in random.Random(seed).sample(range(1, len(records) + 1), 20):
         assert_adds_up(ledger_of(records[:size]))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_records_lost_in_damaged_lines_cost_precision_and_never_the_report(seed):
+    chance = random.Random(seed)
+    records = [record for record in eventful_run(seed).end().records if chance.random() > 0.1]
+    report = report_of(records)
+    assert page(records, report)
+    assert sum(report.seconds.values()) == pytest.approx(report.place_s, abs=5e-2)
 
 
 def test_a_run_that_still_goes_on_is_counted_to_its_last_record():

@@ -87,10 +87,11 @@ def _joined(turn: Turn, fact: ProcJoined) -> None:
     if turn.state.group.joined_s is None:
         turn.update_group(joined_s=turn.now_s)
         membership.refill_spares(turn)
-    exits.refuse_without_join(turn)
+    if turn.state.group.exited:
+        exits.refuse_without_join(turn)
+        return
     members = membership.occupants(turn.state)
-    full = len(members) == turn.state.settings.seats
-    if turn.state.life is Life.JOINING and full and all(p.stage is Stage.JOINED for p in members.values()):
+    if len(members) == turn.state.settings.seats and all(p.stage is Stage.JOINED for p in members.values()):
         membership.begin_term(turn)
 
 
@@ -105,7 +106,7 @@ def _ready(turn: Turn, fact: ProcReady) -> None:
         if arrived and len(members) == turn.state.settings.seats:
             turn.update_group(looped=True)
     elif proc.stage in (Stage.STARTED, Stage.JOINED) and not _is_original(proc):
-        turn.stage(proc, Stage.WARM, replicated=fact.replicated)
+        turn.stage(proc, Stage.WARM, replicated=fact.replicated, settled=fact.settled)
         trouble.regroup_when_gathered(turn)
 
 

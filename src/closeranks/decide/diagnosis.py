@@ -6,7 +6,7 @@ decides the diagnosis of an incident, since the others usually follow from it.
 
 from __future__ import annotations
 
-import signal
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -14,7 +14,28 @@ import msgspec
 from closeranks import faults
 from closeranks.decide.protocol import Crash
 
-_NATIVE = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
+# Numbers of Linux; the standard library's names would bring along calls that are not pure.
+SIGNALS: Mapping[int, str] = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    4: "SIGILL",
+    5: "SIGTRAP",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    10: "SIGUSR1",
+    11: "SIGSEGV",
+    12: "SIGUSR2",
+    13: "SIGPIPE",
+    14: "SIGALRM",
+    15: "SIGTERM",
+    24: "SIGXCPU",
+    25: "SIGXFSZ",
+}
+_NATIVE = frozenset({"SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV"})
+NO_ANSWER = "does not answer"  # in the detail of a stuck process whose control thread is silent
 
 
 class Seen(StrEnum):
@@ -72,6 +93,11 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     step: int
 
 
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9."""
+    return SIGNALS.get(number, f"signal {number}")
+
+
 def signature(trouble: Trouble, step: int) -> Signature | None:
     """The signature of a bug that would come again at the same place; None: repeating may well help.
 
@@ -103,10 +129,11 @@ def diagnose(trouble: Trouble, *, repeated: bool, start_up: bool) -> Diagnosis:
 
 def _fault(trouble: Trouble) -> tuple[faults.Fault, float]:
     if trouble.seen is Seen.EXIT and trouble.signal is not None:
-        return (faults.NATIVE_CRASH, 0.9) if trouble.signal in _NATIVE else (faults.KILLED, 0.9)
+        native = signal_name(trouble.signal) in _NATIVE
+        return (faults.NATIVE_CRASH, 0.9) if native else (faults.KILLED, 0.9)
     if trouble.seen is Seen.PROGRESS:
         # A process whose control thread is silent is stopped as a whole, or one thread keeps the interpreter's lock.
-        return (faults.FROZEN, 0.7) if "answer" in trouble.detail else (faults.HUNG, 0.8)
+        return (faults.FROZEN, 0.7) if NO_ANSWER in trouble.detail else (faults.HUNG, 0.8)
     return {
         Seen.EXCEPTION: (faults.CRASHED, 0.95),
         Seen.EXIT: (faults.CRASHED, 0.6),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-
 from closeranks.decide import endings, membership, recovery, trouble
-from closeranks.decide.diagnosis import Seen, Trouble
+from closeranks.decide.diagnosis import Seen, Trouble, signal_name
 from closeranks.decide.protocol import ProcEnded
 from closeranks.decide.state import Life, Proc, Stage
 from closeranks.decide.turn import Turn
@@ -83,9 +81,11 @@ def refuse_without_join(turn: Turn) -> None:
 
 def _failed(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
     found = _trouble(proc, fact)
-    steps = set(turn.state.group.exited.values())
-    if fact.left_at_step is not None and steps == {fact.left_at_step}:
-        trouble.meet(turn, found, gone=proc, hopeless="it and others had left the loop after the same step before")
+    exited = turn.state.group.exited
+    others_left = len(exited) == turn.state.settings.seats - 1 > 0
+    # Whoever fails inside the loop has left it too, by its exception: only when all others are through is it over.
+    if others_left and set(exited.values()) == {fact.left_at_step}:
+        trouble.meet(turn, found, gone=proc, hopeless="all seats had left the loop after the same step before")
     else:
         trouble.meet(turn, found, gone=proc)
 
@@ -123,12 +123,5 @@ def _how(fact: ProcEnded) -> str:
     if fact.unkillable:
         return "cannot be ended and was fenced"
     if fact.signal is not None:
-        return f"was ended by {_signal_name(fact.signal)}"
+        return f"was ended by {signal_name(fact.signal)}"
     return f"exited with code {fact.code}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

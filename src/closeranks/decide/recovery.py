@@ -117,7 +117,10 @@ def _joining_late(turn: Turn) -> None:
 
 
 def _regrouping_late(turn: Turn) -> None:
-    allowed_s = turn.state.settings.deadlines.regroup_s
+    deadlines, allowed_s = turn.state.settings.deadlines, turn.state.settings.deadlines.regroup_s
+    members = membership.occupants(turn.state).values()
+    if not all(p.settled or p.holds_state for p in members):
+        allowed_s += deadlines.ready_s  # the rest of its script comes first
     if _waits(turn, turn.state.since_s, allowed_s):
         missing = _not_yet(turn, Stage.REGROUPED)
         _attempt_failed(turn, f"term {turn.state.group.term} did not connect, waiting for seats {missing}", allowed_s)

@@ -24,7 +24,7 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     isolate_s: float = 10.0  # until a process that was told to end has ended
     pause_s: float = 30.0  # until an interrupted member has left its block
     ready_s: float = 120.0  # until a process started for a seat can be seated
-    regroup_s: float = 30.0  # until all members of a term are connected
+    regroup_s: float = 30.0  # until all members of a term are connected; ready_s more if one has to get ready first
     transfer_s: float = 120.0  # until all members hold the planned state
     resume_s: float = 30.0  # until all members have opened an attempt, after they were told to go on
     join_s: float = 600.0  # from the first join to the last
@@ -101,6 +101,7 @@ class Proc(msgspec.Struct, frozen=True, kw_only=True):
     term: int  # the last term that began with it; before that, the one that it was started for
     filled_by: Rung | None = None  # the rung that put it into its seat; None: it is there since its group started
     replicated: bool = True
+    settled: bool = True  # False: a newcomer that waits for its rank in the middle of its script
     holds_state: bool = False  # it was told to go on once: its state is the job's
     brought: ProcPaused | None = None  # since it was last told to go on
     groups: str = ""

@@ -130,7 +130,8 @@ def _remember(turn: Turn, trouble: Trouble, gone: Proc | None) -> str:
     """Why this failure is deterministic; empty when it is not known to be."""
     state = turn.state
     mark = signature(trouble, state.group.newest_step)
-    if mark is None:
+    # Without the library no step is known, and whoever loses a peer fails at the same line each time.
+    if mark is None or not state.library:
         return ""
     term = state.group.term if gone is None else gone.term
     seen_in = state.signatures.get(mark)
@@ -214,7 +215,8 @@ def _carry_out(turn: Turn, trouble: Trouble, choice: ladder.Choice, doomed: list
     for proc in doomed:
         membership.isolate(turn, proc, trouble.detail, capture_stack=capture)
     if choice.rung is Rung.STOP:
-        endings.fail(turn, incident.exit_code or 1, f"{incident.summary}; {choice.reason}")
+        told = dict.fromkeys((incident.summary, trouble.detail, choice.reason))
+        endings.fail(turn, incident.exit_code or 1, "; ".join(told))
     elif choice.rung is Rung.COLD_RESTART:
         _clear(turn, trouble)
     else:

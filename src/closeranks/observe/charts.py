@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -80,8 +82,9 @@ def curve(axis: Axis, points: Points, label: str, floor: float | None = None) ->
         at = f"{y(value):.1f}"
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at}" y2="{at}"/>')
         parts.append(f'<text x="{_LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
-    line = " ".join(f"{axis.x(at_s):.1f},{y(value):.1f}" for at_s, value in points)
-    parts.append(f'<polyline points="{line}"/>')
+    for stretch in _between_marks(points, axis.marks):
+        line = " ".join(f"{axis.x(at_s):.1f},{y(value):.1f}" for at_s, value in (*stretch, stretch[-1]))
+        parts.append(f'<polyline points="{line}"/>')
     return _svg(_CHART, [*parts, *_marks(axis, _CHART)], f"{label} over time")
 
 
@@ -119,6 +122,13 @@ def _marks(axis: Axis, bottom: float) -> Iterable[str]:
 
 def _svg(bottom: float, parts: Iterable[str], label: str) -> str:
     return f'<svg viewBox="0 0 {_WIDTH} {bottom + 20}" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
+
+
+def _between_marks(points: Points, marks: Iterable[Mark]) -> Iterable[Points]:
+    """Stretches of the line: it is not drawn through a time in which nothing was measured."""
+    at_s = sorted(mark.at_s for mark in marks)
+    for _, stretch in itertools.groupby(points, key=lambda point: bisect.bisect(at_s, point[0])):
+        yield list(stretch)
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

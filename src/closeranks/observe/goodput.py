@@ -16,6 +16,7 @@ import msgspec
 from closeranks.events import Category, Record
 from closeranks.observe.history import History, Process, Span, Stay, history_of
 from closeranks.observe.stalls import UNATTRIBUTED, is_lost, lost_span, split_by_phase, stalled_spans, survived_spans
+from closeranks.observe.timeline import stay_segments
 
 GOODPUT_DEFINITION: Final = (
     "Goodput: seconds in useful steps over all seconds of all seats and spares, start-up and shut-down included."
@@ -51,7 +52,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """All places of a run. Ratios are None where nothing was measured: no process accounted for its time."""
+    """All places of a run. Ratios are None where nothing was measured: neither accounts nor steps are known."""
 
     wall_s: float
     place_s: float  # wall time of all places together
@@ -84,7 +85,8 @@ def ledger(history: History) -> Ledger:
     seconds = _sum([place.seconds for place in places])
     place_s = sum(place.wall_s for place in places)
     useful_s = seconds.get(Category.USEFUL, 0.0)
-    measured = place_s > 0 and any(process.account is not None for process in history.processes.values())
+    accounted = any(process.account is not None for process in history.processes.values())
+    measured = place_s > 0 and (accounted or bool(history.steps))
     goodput = useful_s / place_s if measured else None
     completed = history.ended is not None and history.ended.outcome == "completed"
     durable = goodput if completed or goodput is None else 0.0
@@ -180,7 +182,7 @@ def _gap_stalls(history: History, before: Stay | None, gap: Span, seconds: Secon
 
 def _stay_seconds(history: History, stay: Stay) -> Seconds:
     if stay.process.account is None:
-        return _positive({_unaccounted(history, stay): stay.span.length_s})
+        return _told_by_records(history, stay)
     seconds = _counted_in_seat(history, stay)
     _move(seconds, _WORKING, Category.STALLED, _lost_s(history, stay, seconds))
     repeated_s = _repeated_s(history, stay) - seconds.get(Category.REPEATED, 0.0)
@@ -192,11 +194,12 @@ def _stay_seconds(history: History, stay: Stay) -> Seconds:
     return _positive(seconds)
 
 
-def _unaccounted(history: History, stay: Stay) -> Category:
-    """The category of a process that never gave an account."""
-    if not any(process.account is not None for process in history.processes.values()):
-        return Category.UNKNOWN  # a script without the library: nobody counted
-    return Category.STALLED if stay.number > 0 else Category.START_UP
+def _told_by_records(history: History, stay: Stay) -> Seconds:
+    """For a process that never gave an account: one of a script without the library, or one that was not asked yet."""
+    seconds: Seconds = {}
+    for segment in stay_segments(history, stay):
+        _add(seconds, segment.category, segment.span.length_s)
+    return seconds
 
 
 def _counted_in_seat(history: History, stay: Stay) -> Seconds:
@@ -236,9 +239,7 @@ def _lost_s(history: History, stay: Stay, seconds: Seconds) -> float:
 
 
 def _repeated_s(history: History, stay: Stay) -> float:
-    return sum(
-        Span(step.began_mono_s, step.closed_mono_s).cut(stay.span).length_s for step in history.steps if step.repeated
-    )
+    return sum(span.cut(stay.span).length_s for span, category in history.work if category is Category.REPEATED)
 
 
 def _stay_stalls(history: History, stay: Stay, seconds: Seconds) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import msgspec
 
 from closeranks.events import (
     Account,
+    Category,
     IncidentClosed,
     IncidentOpened,
     Phase,
@@ -93,7 +95,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     began_wall_s: float
     processes: dict[int, Process]
     stays: tuple[tuple[Stay, ...], ...]  # by seat
-    steps: tuple[StepClosed, ...]
+    steps: tuple[StepClosed, ...]  # in the order of their closing
+    work: tuple[tuple[Span, Category], ...]  # steps that follow each other, as one stretch of useful or repeated work
     phases: tuple[PhaseSpan, ...]
     incident_spans: dict[int, Span]
     incident_seats: dict[int, tuple[int, ...]]
@@ -119,6 +122,7 @@ def history_of(records: Sequence[Record]) -> History:
     started = next((r.event for r in records if isinstance(r.event, RunStarted)), None)
     ended = next((r.event for r in reversed(records) if isinstance(r.event, RunEnded)), None)
     processes = _processes(records)
+    steps = tuple(sorted((r.event for r in records if isinstance(r.event, StepClosed)), key=_closed_s))
     span = Span(records[0].mono_s, max(record.mono_s for record in records))
     return History(
         run=records[0].run,
@@ -128,11 +132,26 @@ def history_of(records: Sequence[Record]) -> History:
         began_wall_s=records[0].wall_s,
         processes=processes,
         stays=_stays(processes, _seat_count(started, processes), span),
-        steps=tuple(r.event for r in records if isinstance(r.event, StepClosed)),
+        steps=steps,
+        work=tuple(_work(steps)),
         phases=_phases(records, span.end_s),
         incident_spans=_incident_spans(records, span.end_s),
         incident_seats={r.event.incident: r.event.seats for r in records if isinstance(r.event, IncidentOpened)},
     )
+
+
+def _closed_s(step: StepClosed) -> float:
+    return step.closed_mono_s
+
+
+def _work(steps: Sequence[StepClosed]) -> list[tuple[Span, Category]]:
+    """Steps that follow each other, as one stretch of work each."""
+    found = []
+    for repeated, group in itertools.groupby(steps, key=lambda step: step.repeated):
+        run = list(group)
+        category = Category.REPEATED if repeated else Category.USEFUL
+        found.append((Span(run[0].began_mono_s, run[-1].closed_mono_s), category))
+    return found
 
 
 def _processes(records: Sequence[Record]) -> dict[int, Process]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Sequence
 from html import escape
@@ -34,13 +33,13 @@ section{background:var(--card);border:1px solid var(--line);border-radius:10px;p
 .badge{display:inline-block;border-radius:999px;padding:1px 10px;font-size:13px;border:1px solid currentColor;
 vertical-align:3px;margin-left:8px}
 .good{color:var(--good)}.bad{color:var(--bad)}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(130px,1fr));gap:12px;margin-top:18px}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(112px,1fr));gap:12px;margin-top:18px}
 .tile{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px}
 .tile b{display:block;font-size:22px;font-weight:600}.tile span{color:var(--soft);font-size:13px}
 svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:12px}
 svg .lane{fill:var(--ink)}svg .grid{stroke:var(--line);stroke-width:1}
 svg .mark{stroke:var(--stalled);stroke-width:1;stroke-dasharray:3 3}
-svg polyline{fill:none;stroke:var(--start-up);stroke-width:1.6;stroke-linejoin:round}
+svg polyline{fill:none;stroke:var(--start-up);stroke-width:1.6;stroke-linejoin:round;stroke-linecap:round}
 .useful{fill:var(--useful);background:var(--useful)}.repeated{fill:var(--repeated);background:var(--repeated)}
 .stalled{fill:var(--stalled);background:var(--stalled)}.start-up{fill:var(--start-up);background:var(--start-up)}
 .snapshot{fill:var(--snapshot);background:var(--snapshot)}
@@ -147,12 +146,10 @@ def _marks(history: History, report: Report) -> tuple[Mark, ...]:
 def _curves(axis: Axis, steps: Sequence[StepClosed]) -> str:
     losses = [(step.closed_mono_s, loss) for step in steps if (loss := mean_loss(step)) is not None]
     times = [(step.closed_mono_s, step.closed_mono_s - step.began_mono_s) for step in steps]
-    waits = [(b.closed_mono_s, b.closed_mono_s - a.closed_mono_s) for a, b in itertools.pairwise(steps)]
     return "".join(
         (
             _section("Loss (mean over the seats)", curve(axis, losses, "loss")),
             _section("Step time, seconds", curve(axis, times, "step time", floor=0.0)),
-            _section("Seconds from one closed step to the next", curve(axis, waits, "time between steps", floor=0.0)),
         )
     )
 

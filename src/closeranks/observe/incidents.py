@@ -89,22 +89,24 @@ def incidents(history: History, records: Sequence[Record]) -> tuple[Incident, ..
         number = getattr(record.event, "incident", None)
         if number in by_incident:
             by_incident[number].append(record.event)
-    return tuple(_incident(history, records, number, events) for number, events in by_incident.items())
+    told = [record for record in records if isinstance(record.event, ProcessFailed | StackCaptured)]
+    stalls = [stall for stays in history.stays for stay in stays for stall in survived_spans(history, stay)]
+    return tuple(_incident(history, told, stalls, events) for events in by_incident.values())
 
 
-def _incident(history: History, records: Sequence[Record], number: int, events: list[AnyEvent]) -> Incident:
+def _incident(history: History, told: list[Record], stalls: list[Span], events: list[AnyEvent]) -> Incident:
     opened = next(event for event in events if isinstance(event, IncidentOpened))
     widened = [event for event in events if isinstance(event, IncidentWidened)]
     errors = [event for event in events if isinstance(event, ErrorSeen)]
     diagnosed = next((event for event in reversed(events) if isinstance(event, Diagnosed)), None)
     closed = next((event for event in events if isinstance(event, IncidentClosed)), None)
     normal = next((event for event in events if isinstance(event, NormalAgain)), None)
-    span = history.incident_spans[number]
+    span = history.incident_spans[opened.incident]
     losses: list[IncidentOpened | IncidentWidened] = [opened, *widened]
     seats = tuple(dict.fromkeys(seat for loss in losses for seat in loss.seats))
     procs = {event.proc for event in errors}
     return Incident(
-        incident=number,
+        incident=opened.incident,
         at_s=span.begin_s - history.span.begin_s,
         seats=seats,
         summary="; then ".join(loss.summary for loss in losses),
@@ -114,21 +116,20 @@ def _incident(history: History, records: Sequence[Record], number: int, events: 
         confidence=0.0 if diagnosed is None else diagnosed.confidence,
         evidence=() if diagnosed is None else diagnosed.evidence,
         rungs=tuple(RungTaken(rung=e.rung, term=e.term, reason=e.reason) for e in events if isinstance(e, Decided)),
-        phases=_phase_seconds(history, number, span),
+        phases=_phase_seconds(history, opened.incident, span, stalls),
         took_s=span.length_s,
         first_step_s=None if closed is None else closed.first_step_s,
         normal_s=None if normal is None else normal.after_s,
         steps_lost=None if closed is None else closed.steps_lost,
         outcome=OPEN if closed is None else closed.outcome,
-        crashes=_crashes(history, records, span, procs, seats),
-        stacks=_stacks(history, records, span, procs),
+        crashes=_crashes(history, told, span, procs, seats),
+        stacks=_stacks(history, told, span, procs),
     )
 
 
-def _phase_seconds(history: History, number: int, span: Span) -> dict[str, float]:
+def _phase_seconds(history: History, number: int, span: Span, stalls: list[Span]) -> dict[str, float]:
     """The parts of the recovery; the attempt that was lost before the first sign comes first."""
     parts: dict[str, float] = {}
-    stalls = [stall for stays in history.stays for stay in stays for stall in survived_spans(history, stay)]
     begins = [stall.begin_s for stall in stalls if stall.begin_s < span.begin_s < stall.end_s]
     if begins:
         parts[LOST_ATTEMPT] = span.begin_s - min(begins)
@@ -139,7 +140,7 @@ def _phase_seconds(history: History, number: int, span: Span) -> dict[str, float
 
 
 def _crashes(
-    history: History, records: Sequence[Record], span: Span, procs: set[int | None], seats: tuple[int, ...]
+    history: History, told: list[Record], span: Span, procs: set[int | None], seats: tuple[int, ...]
 ) -> tuple[CrashText, ...]:
     near = Span(span.begin_s - _WITHIN_S, span.end_s)
     return tuple(
@@ -151,18 +152,18 @@ def _crashes(
             step=record.event.step,
             traceback=record.event.traceback,
         )
-        for record in records
+        for record in told
         if isinstance(record.event, ProcessFailed)
         and near.begin_s <= record.mono_s <= near.end_s
         and (record.event.proc in procs or record.event.seat in seats)
     )
 
 
-def _stacks(history: History, records: Sequence[Record], span: Span, procs: set[int | None]) -> tuple[StackFile, ...]:
+def _stacks(history: History, told: list[Record], span: Span, procs: set[int | None]) -> tuple[StackFile, ...]:
     near = Span(span.begin_s - _WITHIN_S, span.end_s)
     return tuple(
         StackFile(process=_name(history, record.event.proc), path=record.event.path, summary=record.event.summary)
-        for record in records
+        for record in told
         if isinstance(record.event, StackCaptured)
         and near.begin_s <= record.mono_s <= near.end_s
         and (record.event.proc in procs or not procs)

@@ -15,8 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from closeranks.events import (
-    Account,
-    Category,
     Decided,
     Diagnosed,
     IncidentClosed,
@@ -99,13 +97,13 @@ class LiveView:
         self._spares: dict[int, str] = {}  # process -> status
         self._began_s: float | None = None
         self._steps: deque[StepClosed] = deque(maxlen=_RATE_STEPS)
-        self._useful_s: dict[int, float] = {}
+        self._useful_s = 0.0  # wall time of steps that count
         self._places: dict[int, tuple[float, float]] = {}  # spare process -> begin and end of its life as a spare
-        self._accounted_s = 0.0
         self._open: dict[int, _Trouble] = {}
         self._closed: deque[_Trouble] = deque(maxlen=_CLOSED_INCIDENTS)
         self._lines: deque[Text] = deque(maxlen=_LOG_LINES)
         self._ended: RunEnded | None = None
+        self._ended_s = float("inf")
 
     # --- input
 
@@ -117,11 +115,11 @@ class LiveView:
         self._feed_incident(record)
         level = level_of(record.event)
         if level is not Level.DETAIL:
-            self._lines.append(Text(log_line(record), style="red" if level is Level.TROUBLE else ""))
+            self._lines.append(_log_text(log_line(record), "red" if level is Level.TROUBLE else ""))
 
     def say(self, line: str) -> None:
         """Add a line to the log, such as the output of a worker."""
-        self._lines.append(Text(one_line(line), style="dim"))
+        self._lines.append(_log_text(one_line(line), "dim"))
 
     def vitals(self, readings: Mapping[int, Reading]) -> None:
         """Take in what the seats show of themselves."""
@@ -170,15 +168,13 @@ class LiveView:
         match record.event:
             case StepClosed() as step:
                 self._steps.append(step)
+                self._useful_s += 0.0 if step.repeated else step.closed_mono_s - step.began_mono_s
                 for number, loss in enumerate(step.losses):
                     seat = self._seat(number)
                     seat.step, seat.loss = step.step, loss
                     seat.status = "training"
-            case Account(proc=proc, at_mono_s=at_s, seconds=seconds):
-                self._useful_s[proc] = seconds.get(Category.USEFUL, 0.0)
-                self._accounted_s = max(self._accounted_s, at_s)
             case RunEnded() as ended:
-                self._ended = ended
+                self._ended, self._ended_s = ended, record.mono_s
             case _:
                 pass
 
@@ -216,22 +212,22 @@ class LiveView:
         """Whether the last record of the run was seen."""
         return self._ended is not None
 
-    def goodput(self) -> float | None:
-        """Goodput up to the newest account; None before the first one. The report is more exact."""
-        if self._began_s is None or not self._useful_s:
+    def goodput(self, now_mono_s: float) -> float | None:
+        """Goodput up to this instant, from closed steps alone; None before the first one. The report is exact."""
+        if self._began_s is None or not self._steps:
             return None
-        until_s = self._accounted_s
+        until_s = min(now_mono_s, self._ended_s)
         place_s = len(self._seats) * (until_s - self._began_s)
         place_s += sum(max(0.0, min(end_s, until_s) - begin_s) for begin_s, end_s in self._places.values())
-        return min(1.0, sum(self._useful_s.values()) / place_s) if place_s > 0 else None
+        return min(1.0, len(self._seats) * self._useful_s / place_s) if place_s > 0 else None
 
     def render(self, now_mono_s: float) -> ConsoleRenderable:
         """The view at this instant of the node's monotonic clock."""
-        parts: list[ConsoleRenderable] = [self._head(now_mono_s), self._seat_table(now_mono_s)]
+        parts: list[ConsoleRenderable] = [self._head(now_mono_s), Text(), self._seat_table(now_mono_s)]
         parts += [self._open_panel(trouble, now_mono_s) for trouble in self._open.values()]
         if self._closed:
             parts.append(self._closed_table())
-        parts.append(Group(*self._lines))
+        parts += [Text(), *self._lines]
         return Group(*parts)
 
     def _head(self, now_mono_s: float) -> Text:
@@ -242,7 +238,7 @@ class LiveView:
             ("step ", "dim"), ("-" if step is None else f"{step:,}", "bold"),
             ("   loss ", "dim"), ("-" if loss is None else f"{loss:.4f}", "bold"),
             ("   steps/s ", "dim"), (self._rate_text(), "bold"),
-            ("   goodput ", "dim"), (percent_text(self.goodput()), "bold green"),
+            ("   goodput ", "dim"), (percent_text(self.goodput(now_mono_s)), "bold green"),
             ("   time ", "dim"), f"{elapsed_s:.1f} s",
         )  # fmt: skip
         if self._ended is not None:
@@ -300,6 +296,11 @@ class LiveView:
                 Text(trouble.outcome, style=outcome_style(trouble.outcome)),
             )
         return table
+
+
+def _log_text(line: str, style: str) -> Text:
+    """One row of the screen, however long the line is."""
+    return Text(line, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _status(status: str) -> Text:

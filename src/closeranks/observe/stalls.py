@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from closeranks.events import Category, Phase
+from closeranks.events import Phase
 from closeranks.observe.history import History, PhaseSpan, Span, Stay
 
 LOST_ATTEMPT: Final = "lost attempt"  # the part of the attempt before anybody saw that it was lost
@@ -36,13 +37,12 @@ def lost_span(history: History, stay: Stay) -> Span:
     end_s = stay.span.end_s
     if not is_lost(history, stay):
         return Span(end_s, end_s)
-    begin_s = stay.span.begin_s
-    for step in history.steps:
-        if step.closed_mono_s <= end_s:
-            begin_s = max(begin_s, step.closed_mono_s)
-        elif step.began_mono_s < end_s:
-            return Span(end_s, end_s)  # the process had closed this step; its peers closed it later
-    return Span(begin_s, end_s)
+    steps = history.steps
+    after = bisect.bisect_right(steps, end_s, key=lambda step: step.closed_mono_s)
+    if after < len(steps) and steps[after].began_mono_s < end_s:
+        return Span(end_s, end_s)  # the process had closed this step; its peers closed it later
+    last_closed_s = steps[after - 1].closed_mono_s if after else stay.span.begin_s
+    return Span(max(stay.span.begin_s, last_closed_s), end_s)
 
 
 def survived_spans(history: History, stay: Stay) -> list[Span]:
@@ -61,10 +61,10 @@ def stalled_spans(history: History, stay: Stay) -> list[Span]:
 def _first_attempt_s(history: History, stay: Stay) -> float:
     if stay.process.stalls:
         return min(stall.until_mono_s for stall in stay.process.stalls)
-    account = stay.process.account
-    if account is None or not account.seconds.get(Category.USEFUL, 0.0) + account.seconds.get(Category.REPEATED, 0.0):
-        return stay.span.end_s
-    return next((s.began_mono_s for s in history.steps if s.began_mono_s >= stay.span.begin_s), stay.span.end_s)
+    first = bisect.bisect_left(history.steps, stay.span.begin_s, key=lambda step: step.began_mono_s)
+    if first < len(history.steps) and history.steps[first].closed_mono_s <= stay.span.end_s:
+        return history.steps[first].began_mono_s
+    return stay.span.end_s
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
@@ -83,8 +83,9 @@ def split_by_phase(spans: Iterable[Span], phases: Sequence[PhaseSpan], incidents
     parts = dict.fromkeys(STALL_PARTS, 0.0)
     begins = sorted(incident.begin_s for incident in incidents)
     for span in spans:
-        covered = union(phase.span.cut(span) for phase in phases)
-        for phase, seconds in _by_phase(span, phases).items():
+        near = [phase for phase in phases if phase.span.begin_s < span.end_s and span.begin_s < phase.span.end_s]
+        covered = union(phase.span.cut(span) for phase in near)
+        for phase, seconds in _by_phase(span, near).items():
             parts[phase] += seconds
         for free in _rest(span, covered):
             # Before an incident began, it is the attempt that the incident took.

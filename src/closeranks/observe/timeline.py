@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from closeranks.events import Category, StepClosed
+from closeranks.events import Category
 from closeranks.observe.history import History, Span, Stay
 from closeranks.observe.stalls import is_lost, stalled_spans
 
@@ -28,24 +28,13 @@ class Lane(NamedTuple):
 
 def lanes(history: History) -> tuple[Lane, ...]:
     """One lane per seat, then one per spare that ever was."""
-    work = _work(history.steps)
-    seats = [Lane(f"seat {seat}", _seat_segments(history, seat, work)) for seat in range(history.seats)]
+    seats = [Lane(f"seat {seat}", _seat_segments(history, seat)) for seat in range(history.seats)]
     spares = [
         Lane(f"spare p{process.proc}", tuple(_spare_segments(history, process.proc)))
         for process in history.processes.values()
         if process.born_seat is None
     ]
     return (*seats, *spares)
-
-
-def _work(steps: Sequence[StepClosed]) -> list[tuple[Span, Category]]:
-    """Steps that follow each other, as one stretch of work each."""
-    found = []
-    for repeated, group in itertools.groupby(steps, key=lambda step: step.repeated):
-        run = list(group)
-        category = Category.REPEATED if repeated else Category.USEFUL
-        found.append((Span(run[0].began_mono_s, run[-1].closed_mono_s), category))
-    return found
 
 
 def _spare_segments(history: History, proc: int) -> Iterable[Segment]:
@@ -61,22 +50,23 @@ def _spare_segments(history: History, proc: int) -> Iterable[Segment]:
             yield Segment(span, category, f"p{proc}")
 
 
-def _seat_segments(history: History, seat: int, work: list[tuple[Span, Category]]) -> tuple[Segment, ...]:
+def _seat_segments(history: History, seat: int) -> tuple[Segment, ...]:
     found: list[Segment] = []
     at_s, before = history.span.begin_s, Category.START_UP
     for stay in history.stays[seat]:
         gap = Category.START_UP if stay.number == 0 else Category.STALLED
         found.append(Segment(Span(at_s, stay.span.begin_s), gap, ""))
-        found += _stay_segments(history, stay, work)
+        found += stay_segments(history, stay)
         at_s = stay.span.end_s
         before = Category.STALLED if is_lost(history, stay) else Category.SHUT_DOWN
     found.append(Segment(Span(at_s, history.span.end_s), before, ""))
     return tuple(segment for segment in found if segment.span.length_s > 0)
 
 
-def _stay_segments(history: History, stay: Stay, work: list[tuple[Span, Category]]) -> list[Segment]:
+def stay_segments(history: History, stay: Stay) -> list[Segment]:
+    """What the records alone tell about a stay, from its begin to its end."""
     layers = [(stay.span, _unworked(history, stay))]
-    mine = [(span.cut(stay.span), category) for span, category in work]
+    mine = [(span.cut(stay.span), category) for span, category in history.work]
     mine = [(span, category) for span, category in mine if span.length_s > 0]
     if mine:
         rest = Span(mine[-1][0].end_s, stay.span.end_s)
@@ -94,7 +84,7 @@ def _unworked(history: History, stay: Stay) -> Category:
 def _after_work(history: History, stay: Stay) -> Category:
     if is_lost(history, stay):
         return Category.STALLED
-    return Category.USEFUL if stay.process.exit is None else Category.SHUT_DOWN
+    return Category.UNKNOWN if stay.process.exit is None else Category.SHUT_DOWN
 
 
 def _flat(layers: list[tuple[Span, Category]]) -> list[tuple[Span, Category]]:

@@ -1,0 +1,299 @@
+"""Progress detector: who makes no progress while others wait, learned from the run itself.
+
+It looks at readings of the vitals pages, one per process. How long the training thread may be silent depends on
+what it is doing; the gaps between its moves are learned per phase. A silent process is only *suspected*: the caller
+then asks its control thread for an answer and looks whether it uses processor time or input and output, and
+``confirm`` tells stuck from slow. The process state letter is never looked at: it does not tell a stopped process
+from one whose thread holds the interpreter, and both have to be acted on.
+
+Who waits in a collective that others have not entered is a victim and never suspected. The culprit is outside of
+the collective, or behind by number. When all wait in the same one, all are asked: whoever does not answer is it;
+when all answer, nobody can be named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
+
+from closeranks.events import DeadlineChanged
+from closeranks.vitals import Doing, Reading
+
+_WIDER = 10.0
+_TOLD_CHANGE = 0.25  # a learned deadline that moved by less is not told
+_RELEARN_GAPS = 16
+_SETTLED_STEP = 1  # the first two steps of a process build caches and buckets: they tell nothing, and may take long
+
+_IN_STEPS = frozenset({Doing.BETWEEN, Doing.FORWARD, Doing.BACKWARD, Doing.APPLYING})
+_LEARNED = _IN_STEPS | {Doing.SECTION}
+# A process that waits for the supervisor is judged by the deadlines of the recovery; one that leaves is free.
+_JUDGED = _LEARNED | {Doing.STARTING}
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of what is learned. None of them has to be set."""
+
+    floor_s: float = 2.0  # no deadline is shorter
+    ceiling_s: float = 900.0  # none is longer, and a busy process is not waited for beyond it
+    unlearned_s: float = 600.0  # start-up, first steps, and labelled sections until they are learned
+    factor: float = 10.0  # times the 95th percentile of the gaps: a tenfold slower step now and then is normal
+    window_gaps: int = 256
+    least_gaps: int = 20
+
+
+class Suspect(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask this process for an answer within 0.3 s, look whether it is busy, and call ``confirm``."""
+
+    proc: int
+    silent_s: float
+    allowed_s: float
+
+
+class Standstill(msgspec.Struct, frozen=True, kw_only=True):
+    """Nobody moves. ``suspects`` are processes in another collective than most, or that left; may be empty."""
+
+    detail: str
+    suspects: tuple[int, ...]
+    silent_s: float
+    allowed_s: float
+
+
+Finding = Suspect | Standstill | DeadlineChanged
+
+
+class Verdict(StrEnum):
+    """What a suspicion came to."""
+
+    STUCK = "stuck"  # no answer: act
+    BLOCKED = "blocked"  # answers, idle, others wait for it: act
+    SLOW = "slow"  # answers and works: its deadline was widened
+    WAITING = "waiting"  # answers, and waits for others as they wait for it
+    MOVED = "moved"  # it went on meanwhile, or was never suspected
+
+
+class _Doubt(StrEnum):
+    NONE = "none"
+    ALONE = "alone"
+    WITH_ALL = "with all"  # every member waits in the same collective
+    SETTLED = "settled"  # confirmed
+
+
+class Track(msgspec.Struct, frozen=True, kw_only=True):
+    """One process since its last move."""
+
+    reading: Reading
+    doubt: _Doubt = _Doubt.NONE
+    answered: bool = False
+    widened_s: float = 0.0  # replaces the learned deadline until the next move, if longer
+
+
+class Gaps(msgspec.Struct, frozen=True, kw_only=True):
+    """What was learned of one phase, over all processes."""
+
+    gaps_s: tuple[float, ...] = ()
+    fresh: int = 0  # gaps since the deadline was last computed
+    allowed_s: float = 0.0  # 0: not yet learned
+
+
+Phase = tuple[Doing, int]  # and the label of a section
+
+
+class Watch(msgspec.Struct, frozen=True, kw_only=True):
+    """The detector's memory."""
+
+    bounds: Bounds = Bounds()
+    tracks: Mapping[int, Track] = {}
+    learned: Mapping[Phase, Gaps] = {}
+    told_standstill: bool = False
+
+
+def observe(watch: Watch, readings: Mapping[int, Reading], now_ns: int) -> tuple[Watch, tuple[Finding, ...]]:
+    """Look at all members that live; call it every 50 ms or so.
+
+    A process that is not in ``readings`` any more is forgotten. A suspicion is told once for each silence.
+    """
+    learned, tracks, moved = _follow(watch, readings)
+    learned, changes = _relearn(watch.bounds, learned)
+    told = watch.told_standstill and not moved
+    watch = replace(watch, learned=learned, tracks=tracks, told_standstill=told)
+    findings: list[Finding] = list(changes)
+    for term in {r.term for r in readings.values()}:
+        members = {proc: r for proc, r in readings.items() if r.term == term}
+        watch, found = _judge(watch, members, now_ns)
+        findings += found
+    return watch, tuple(findings)
+
+
+def confirm(watch: Watch, proc: int, *, answered: bool, busy: bool) -> tuple[Watch, Verdict, tuple[Finding, ...]]:
+    """What the suspicion of this process came to, given its answer and whether it used processor or disk."""
+    track = watch.tracks.get(proc)
+    if track is None or track.doubt not in (_Doubt.ALONE, _Doubt.WITH_ALL):
+        return watch, Verdict.MOVED, ()
+    if not answered:
+        return _with(watch, proc, replace(track, doubt=_Doubt.SETTLED)), Verdict.STUCK, ()
+    allowed_s = allowed(watch, proc)
+    if busy and allowed_s < watch.bounds.ceiling_s:
+        widened_s = min(_WIDER * allowed_s, watch.bounds.ceiling_s)
+        watch = _with(watch, proc, replace(track, doubt=_Doubt.NONE, widened_s=widened_s))
+        reason = f"process {proc} answers and works; until its next move it may be silent for longer"
+        change = DeadlineChanged(phase=_phase_name(_phase(track.reading)), allowed_s=widened_s, reason=reason)
+        return watch, Verdict.SLOW, (change,)
+    if track.doubt is _Doubt.WITH_ALL:
+        return _with(watch, proc, replace(track, answered=True)), Verdict.WAITING, ()
+    return _with(watch, proc, replace(track, doubt=_Doubt.SETTLED)), Verdict.BLOCKED, ()
+
+
+def allowed(watch: Watch, proc: int) -> float:
+    """How long this process may be silent in what it is doing, in seconds."""
+    track = watch.tracks[proc]
+    return max(_learned_s(watch, track.reading) or watch.bounds.unlearned_s, track.widened_s)
+
+
+def _learned_s(watch: Watch, reading: Reading) -> float:
+    """The learned deadline; 0 when there is none yet."""
+    gaps = watch.learned.get(_phase(reading), Gaps())
+    if reading.doing not in _IN_STEPS:
+        return gaps.allowed_s
+    peers = (t.reading.closed_step for t in watch.tracks.values() if t.reading.term == reading.term)
+    # A newcomer has closed nothing yet, but it has rehearsed: only a whole group is new to stepping.
+    if max(peers, default=-1) < _SETTLED_STEP:
+        return 0.0
+    # A short phase is seldom the one that is looked at, and may never be learned: the longest of a step bounds it.
+    of_steps = (g.allowed_s for (doing, _), g in watch.learned.items() if doing in _IN_STEPS)
+    return gaps.allowed_s or max(of_steps, default=0.0)
+
+
+# --- learning ---------------------------------------------------------------------------------------------------
+
+
+def _follow(watch: Watch, readings: Mapping[int, Reading]) -> tuple[Mapping[Phase, Gaps], Mapping[int, Track], bool]:
+    learned, tracks, moved = dict(watch.learned), {}, len(readings) != len(watch.tracks)
+    for proc, reading in readings.items():
+        track = watch.tracks.get(proc)
+        if track is not None and track.reading.beat == reading.beat:
+            # The rest of the page may still change: numbers of collectives are written without a move.
+            tracks[proc] = replace(track, reading=reading)
+            continue
+        moved = True
+        tracks[proc] = Track(reading=reading)
+        if track is not None and _tells(track.reading, reading):
+            phase = _phase(track.reading)
+            gaps = learned.get(phase, Gaps())
+            gap_s = (reading.moved_ns - track.reading.moved_ns) / 1e9
+            kept = (*gaps.gaps_s, gap_s)[-watch.bounds.window_gaps :]
+            learned[phase] = replace(gaps, gaps_s=kept, fresh=gaps.fresh + 1)
+    return learned, tracks, moved
+
+
+def _tells(before: Reading, after: Reading) -> bool:
+    """Whether the silence between the two belongs to the phase of the first: no recovery came between."""
+    settled = before.doing is Doing.SECTION or before.closed_step >= _SETTLED_STEP
+    return before.doing in _LEARNED and settled and after.doing in _JUDGED and after.term == before.term
+
+
+def _relearn(bounds: Bounds, learned: Mapping[Phase, Gaps]) -> tuple[Mapping[Phase, Gaps], list[DeadlineChanged]]:
+    news: dict[Phase, Gaps] = {}
+    changes: list[DeadlineChanged] = []
+    for phase, gaps in learned.items():
+        first = gaps.allowed_s == 0 and len(gaps.gaps_s) >= bounds.least_gaps
+        if not first and (gaps.allowed_s == 0 or gaps.fresh < _RELEARN_GAPS):
+            continue
+        high_s = sorted(gaps.gaps_s)[int(0.95 * (len(gaps.gaps_s) - 1))]
+        allowed_s = min(max(bounds.factor * high_s, bounds.floor_s), bounds.ceiling_s)
+        told = first or abs(allowed_s - gaps.allowed_s) > _TOLD_CHANGE * gaps.allowed_s
+        # A deadline that moved little stays, so that small moves cannot add up untold.
+        news[phase] = replace(gaps, fresh=0, allowed_s=allowed_s if told else gaps.allowed_s)
+        if told:
+            reason = f"95 % of {len(gaps.gaps_s)} gaps between moves were below {high_s:.3f} s"
+            changes.append(DeadlineChanged(phase=_phase_name(phase), allowed_s=allowed_s, reason=reason))
+    return {**learned, **news}, changes
+
+
+def _phase(reading: Reading) -> Phase:
+    return reading.doing, reading.section_hash if reading.doing is Doing.SECTION else 0
+
+
+def _phase_name(phase: Phase) -> str:
+    doing, label = phase
+    name = doing.name.lower()
+    return f"{name} {label & 0xFFFFFFFFFFFFFFFF:016x}" if doing is Doing.SECTION else name
+
+
+# --- judging ----------------------------------------------------------------------------------------------------
+
+
+def _judge(watch: Watch, members: Mapping[int, Reading], now_ns: int) -> tuple[Watch, list[Finding]]:
+    """Members of one term: the overdue ones are culprits, victims, or all in the same collective."""
+    late = {proc for proc, r in members.items() if r.doing in _JUDGED and _silent_s(r, now_ns) > allowed(watch, proc)}
+    if not late:
+        return watch, []
+    outside = {proc for proc, r in members.items() if not _in_collective(r)}
+    if outside:
+        gone = {proc for proc in outside if members[proc].doing is Doing.LEAVING}
+        if gone == outside:
+            return _stand_still(watch, members, now_ns, "others have left their loop", tuple(sorted(gone)))
+        return _suspect(watch, members, now_ns, late & outside, _Doubt.ALONE)
+    numbers = [r.entered for r in members.values()]
+    if min(numbers) < max(numbers):
+        behind = {proc for proc, r in members.items() if r.entered == min(numbers)}
+        return _suspect(watch, members, now_ns, late & behind, _Doubt.ALONE)
+    if late != set(members):
+        return watch, []
+    return _judge_all_in_one(watch, members, now_ns)
+
+
+def _judge_all_in_one(watch: Watch, members: Mapping[int, Reading], now_ns: int) -> tuple[Watch, list[Finding]]:
+    kinds = Counter((r.operation, r.operation_bytes) for r in members.values())
+    number = next(iter(members.values())).entered
+    if len(kinds) > 1:
+        (usual, votes), *_ = kinds.most_common()
+        odd = [proc for proc, r in sorted(members.items()) if (r.operation, r.operation_bytes) != usual]
+        named = tuple(odd) if 2 * votes > len(members) else ()
+        what = ", ".join(f"p{proc}: {r.operation} with {r.operation_bytes} bytes" for proc, r in members.items())
+        return _stand_still(watch, members, now_ns, f"collective {number} differs ({what})", named)
+    if all(watch.tracks[proc].answered for proc in members):
+        detail = f"all {len(members)} processes answer and wait in the same collective, number {number}"
+        return _stand_still(watch, members, now_ns, detail, ())
+    return _suspect(watch, members, now_ns, set(members), _Doubt.WITH_ALL)
+
+
+def _suspect(
+    watch: Watch, members: Mapping[int, Reading], now_ns: int, procs: set[int], doubt: _Doubt
+) -> tuple[Watch, list[Finding]]:
+    found: list[Finding] = []
+    for proc in sorted(procs):
+        track = watch.tracks[proc]
+        # Who was asked among all and turns out to be the one that others wait for is asked again.
+        if track.doubt is _Doubt.NONE or (track.doubt is _Doubt.WITH_ALL and doubt is _Doubt.ALONE):
+            silent_s = _silent_s(members[proc], now_ns)
+            found.append(Suspect(proc=proc, silent_s=silent_s, allowed_s=allowed(watch, proc)))
+            watch = _with(watch, proc, replace(track, doubt=doubt, answered=False))
+    return watch, found
+
+
+def _stand_still(
+    watch: Watch, members: Mapping[int, Reading], now_ns: int, detail: str, suspects: tuple[int, ...]
+) -> tuple[Watch, list[Finding]]:
+    if watch.told_standstill:
+        return watch, []
+    waiting = [proc for proc in members if proc not in suspects] or list(members)
+    silent_s = max(_silent_s(members[proc], now_ns) for proc in waiting)
+    allowed_s = min(allowed(watch, proc) for proc in waiting)
+    finding = Standstill(detail=detail, suspects=suspects, silent_s=silent_s, allowed_s=allowed_s)
+    return replace(watch, told_standstill=True), [finding]
+
+
+def _in_collective(reading: Reading) -> bool:
+    return reading.doing in _JUDGED and reading.entered > reading.returned
+
+
+def _silent_s(reading: Reading, now_ns: int) -> float:
+    return max(0, now_ns - reading.moved_ns) / 1e9
+
+
+def _with(watch: Watch, proc: int, track: Track) -> Watch:
+    return replace(watch, tracks={**watch.tracks, proc: track})

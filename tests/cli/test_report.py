@@ -1,0 +1,128 @@
+import json
+import stat
+import threading
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from closeranks.cli.main import app_for
+from closeranks.events import Account, Category
+from synthetic_journal import eventful_run
+
+
+def invoke(*arguments):
+    arguments = ["report", *map(str, arguments)]
+    return CliRunner().invoke(app_for(arguments), arguments)
+
+
+def write(run_dir, records):
+    lines = [msgspec.json.encode(record) + b"\n" for record in records]
+    (run_dir / "journal.jsonl").write_bytes(b"".join(lines))
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    write(tmp_path, eventful_run().end().records)
+    return tmp_path
+
+
+def test_a_run_is_reported_as_text(run_dir):
+    result = invoke(run_dir)
+    assert result.exit_code == 0
+    assert "Goodput: 53.2 %" in result.output
+
+
+def test_a_run_is_reported_as_json_and_nothing_else(run_dir):
+    result = invoke(run_dir, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["outcome"] == "completed"
+
+
+def test_a_page_is_written_in_one_step(run_dir, tmp_path):
+    result = invoke(run_dir, "--html", tmp_path / "report.html")
+    assert result.exit_code == 0
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.jsonl", "report.html"]
+
+
+def test_a_page_that_cannot_be_written_is_said(run_dir):
+    result = invoke(run_dir, "--html", run_dir / "absent" / "report.html")
+    assert result.exit_code == 2
+    assert "cannot be written: No such file or directory" in result.stderr
+
+
+def test_a_torn_and_a_damaged_line_are_reported_with_the_rest(run_dir):
+    journal = run_dir / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    lines[3] = b"garbage\n"
+    journal.write_bytes(b"".join(lines) + b'{"seq":')
+    result = invoke(run_dir)
+    assert result.exit_code == 0
+    assert "line 4 is damaged and was skipped" in result.output
+    assert "the last line is torn (7 bytes)" in result.output
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "message"),
+    [
+        (lambda folder: folder / "absent", 2, "no such folder"),
+        (lambda folder: folder, 2, "no journal.jsonl in it"),
+        (lambda folder: ((folder / "journal.jsonl").write_bytes(b""), folder)[1], 1, "holds no record"),
+        (lambda folder: ((folder / "journal.jsonl").write_bytes(b"\x00" * 50), folder)[1], 1, "holds no record"),
+    ],
+    ids=["no folder", "no journal", "empty journal", "journal of zeros"],
+)
+def test_what_is_no_run_is_refused_with_a_reason(tmp_path, make, code, message):
+    result = invoke(make(tmp_path))
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_records_that_contradict_each_other_are_refused(tmp_path):
+    records = eventful_run().end().records
+    at = next(i for i, record in enumerate(records) if isinstance(record.event, Account) and record.event.proc == 4)
+    lie = msgspec.structs.replace(records[at].event, seconds={Category.USEFUL: 1e6})
+    records[at] = msgspec.structs.replace(records[at], event=lie)
+    write(tmp_path, records)
+    result = invoke(tmp_path)
+    assert result.exit_code == 1
+    assert "contradict each other: process 4 accounts for" in result.stderr
+
+
+def test_json_and_follow_exclude_each_other(run_dir):
+    result = invoke(run_dir, "--json", "--follow")
+    assert result.exit_code == 2
+    assert "choose one" in result.stderr
+
+
+def test_an_unknown_flag_is_refused(run_dir):
+    assert invoke(run_dir, "--jason").exit_code == 2
+
+
+def test_following_shows_a_run_that_is_being_written_until_it_ends(tmp_path):
+    records = eventful_run().end().records
+    write(tmp_path, records[:40])
+    seen = threading.Event()
+
+    def write_the_rest():
+        with (tmp_path / "journal.jsonl").open("ab", buffering=0) as journal:
+            seen.wait(0.2)  # let the follower meet the end of what there is
+            for record in records[40:]:
+                journal.write(msgspec.json.encode(record) + b"\n")
+
+    writer = threading.Thread(target=write_the_rest)
+    writer.start()
+    result = invoke(tmp_path, "--follow")
+    writer.join()
+    assert result.exit_code == 0
+    assert "incident 3 recovered" in result.output
+    assert "Goodput: 53.2 %" in result.output
+
+
+def test_the_report_leaves_the_journal_as_it_was(run_dir):
+    journal = run_dir / "journal.jsonl"
+    before = journal.read_bytes(), stat.S_IMODE(journal.stat().st_mode)
+    invoke(run_dir, "--json")
+    assert (journal.read_bytes(), stat.S_IMODE(journal.stat().st_mode)) == before

@@ -1,0 +1,77 @@
+from typing import get_args
+
+import pytest
+
+from closeranks.events import (
+    AnyEvent,
+    DeadlineChanged,
+    ErrorSeen,
+    HookRan,
+    IncidentOpened,
+    IncidentWidened,
+    ProcessExited,
+    RunEnded,
+    SignalReceived,
+    StepClosed,
+)
+from closeranks.observe.text import Level, describe, level_of, log_line, one_line
+from synthetic_journal import eventful_run
+
+OTHERS = (
+    SignalReceived(signal=15, meaning="end after this step"),
+    DeadlineChanged(phase="backward", allowed_s=2.5, reason="slowest of 20 steps"),
+    IncidentWidened(incident=1, seats=(2,), summary="seat 2 too"),
+    HookRan(incident=1, edge="opened", problem=""),
+)
+
+
+def every_kind():
+    run = eventful_run().end()
+    return {type(event): event for event in (*(record.event for record in run.records), *OTHERS)}
+
+
+def test_every_kind_of_event_is_described_in_words():
+    events = every_kind()
+    assert set(events) == set(get_args(AnyEvent))
+    for kind, event in events.items():
+        assert describe(event) != kind.__name__
+
+
+def test_a_line_has_time_term_and_words():
+    record = eventful_run().end().records[-1]
+    _, term, words = log_line(record).split(" ", 2)
+    assert (term, words) == (
+        "t4",
+        "run completed with exit code 0: every seat closed the last step",
+    )
+
+
+def test_control_characters_of_a_message_cannot_reach_the_terminal():
+    assert one_line("a\nb\x1b[31mc\r\u202ed") == "a b [31mc  d"
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (ProcessExited(proc=3, seat=1, signal=9, asked=True), "p3 ended with signal 9, as asked"),
+        (
+            ErrorSeen(detector="progress", seat=1, proc=3, detail="in backward", silent_s=1.5),
+            "progress: p3 in seat 1 in backward (silent 1.50 s)",
+        ),
+        (ErrorSeen(detector="exit", seat=None, proc=None, detail="gone"), "exit: gone"),
+    ],
+)
+def test_words_fit_what_is_known(event, text):
+    assert describe(event) == text
+
+
+@pytest.mark.parametrize(
+    ("event", "level"),
+    [
+        (StepClosed(step=1, began_mono_s=0, closed_mono_s=1, losses=()), Level.DETAIL),
+        (RunEnded(outcome="failed", exit_code=1, reason="x"), Level.NOTE),
+        (IncidentOpened(incident=1, seats=(), summary="x"), Level.TROUBLE),
+    ],
+)
+def test_steps_are_details_and_incidents_are_trouble(event, level):
+    assert level_of(event) is level
