@@ -18,7 +18,22 @@ def test_names_of_torchrun_are_known_in_both_spellings(flag):
 
 def test_values_are_read_as_what_they_are():
     options = parse(
-        ["--start", "spawn", "--view", "none", "--grace", "0", "--min-deadline", "1.5s", "--on-incident", "x", "--no-python", "--", "ls", "-l"]
+        [
+            "--start",
+            "spawn",
+            "--view",
+            "none",
+            "--grace",
+            "0",
+            "--min-deadline",
+            "1.5s",
+            "--on-incident",
+            "x",
+            "--no-python",
+            "--",
+            "ls",
+            "-l",
+        ]
     )
     assert (options.start, options.view, options.kind) == (Start.SPAWN, View.NONE, Target.COMMAND)
     assert (options.grace_s, options.min_deadline_s, options.on_incident) == (0.0, 1.5, "x")

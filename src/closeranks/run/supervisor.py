@@ -12,6 +12,7 @@ import platform
 import signal
 import socket
 import sys
+import traceback
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,10 +78,19 @@ class _Signals:
         meaning = "end now" if now else "finish the step and leave; once more to end now"
         context.note(SignalReceived(signal=number, meaning=meaning))
         context.feed(StopAsked(signal=number, now=now))
+        if not now:
+            asyncio.get_running_loop().call_later(context.options.grace_s, self._lose_patience, number)
+
+    def _lose_patience(self, number: int) -> None:
+        """The step did not end within the grace period."""
+        context = self._context
+        if context is not None and context.ending is None:
+            context.say(f"closeranks: the step did not end within {context.options.grace_s:g} s (--grace)")
+            context.feed(StopAsked(signal=number, now=True))
 
 
 def main(argv: list[str]) -> int:
-    """Supervise one run; its exit code. In a forked worker it returns that of the script."""
+    """Supervise one run and end the process with its exit code; returns only in a worker, with that of the script."""
     folder, lifeline, guardian = Path(argv[0]), int(argv[1]), int(argv[2])
     # The guardian's end reaches us through the lifeline; this is for the time before anybody listens to that.
     if not die_with_parent(guardian, signal.SIGTERM):
@@ -91,12 +101,18 @@ def main(argv: list[str]) -> int:
     zygote = _make_zygote(file.options)
     if isinstance(zygote, Newborn):
         return worker_main.run(*zygote)
+    code = 1
     try:
-        return asyncio.run(_supervise(folder, file, zygote, (signals, lifeline)))
+        code = asyncio.run(_supervise(folder, file, zygote, (signals, lifeline)))
+    except Exception:
+        traceback.print_exc()
     finally:
         left = kill_descendants()
         if left:
             sys.stderr.write(f"closeranks: processes {left} do not react to SIGKILL; they hold no part of the run\n")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # taking torch apart would take a second, for nobody
 
 
 def _make_zygote(options: RunOptions) -> _Zygote | Newborn:
