@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from real_run import eventually, gone
 
 from closeranks.cli.run import main
 from closeranks.events import HookRan, IncidentOpened, ProcessStarted, RunEnded, StackCaptured, TermBegan
+from real_run import eventually, gone
 
 ROOT = Path(__file__).parents[2]
 

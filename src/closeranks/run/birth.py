@@ -21,6 +21,10 @@ _VARIABLES = {
     SETUP: "CLOSERANKS_SETUP_FD",
     STACKS: "CLOSERANKS_STACKS_FD",
 }
+# Never taken over from the environment in which the run was started, perhaps by another run.
+_STALE = frozenset({"RANK", "LOCAL_RANK", "ROLE_RANK", *_VARIABLES.values()}) | {
+    f"CLOSERANKS_{name}" for name in ("SEAT", "INCARNATION", "NEWCOMER")
+}
 
 PAGE_BYTES_MAX = 2**30
 
@@ -44,6 +48,7 @@ class Place(NamedTuple):
     size: int
     term: int
     group: int  # groups started before this one from nothing, torchrun's restart count
+    newcomer: bool = False  # it joins a group that is already training, instead of starting with it
 
 
 def environment_of(place: Place, user: Mapping[str, str], run: Mapping[str, str], master_port: int) -> dict[str, str]:
@@ -72,10 +77,11 @@ def environment_of(place: Place, user: Mapping[str, str], run: Mapping[str, str]
     if place.seat is not None:
         ours |= {name: str(place.seat) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK", "CLOSERANKS_SEAT")}
         ours["CLOSERANKS_INCARNATION"] = str(place.incarnation)
+    if place.newcomer:
+        ours["CLOSERANKS_NEWCOMER"] = "1"
     if place.size > 1:
         ours |= {} if "OMP_NUM_THREADS" in user else {"OMP_NUM_THREADS": "1"}
-    stale = {"RANK", "LOCAL_RANK", "ROLE_RANK", "CLOSERANKS_SEAT", "CLOSERANKS_INCARNATION", *_VARIABLES.values()}
-    return {name: value for name, value in user.items() if name not in stale} | ours
+    return {name: value for name, value in user.items() if name not in _STALE} | ours
 
 
 def name_descriptors(fds: tuple[int, ...]) -> dict[str, str]:

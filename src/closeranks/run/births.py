@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections import Counter
+from typing import NamedTuple
 
 from closeranks.decide.protocol import BeginTerm, ProcEnded, StartGroup, StartProc
 from closeranks.events import ProcessStarted
@@ -24,6 +25,17 @@ from closeranks.vitals import Vitals
 _PREDECESSOR_S = 10.0  # the controller waits no longer for an isolation either
 
 
+class _Estate(NamedTuple):
+    """Shared memory of the last occupant of a seat: its local state, and the results of its set-up collectives."""
+
+    page: int
+    setup: int
+
+    def close(self) -> None:
+        for fd in self:
+            os.close(fd)
+
+
 class Births:
     """Starts workers and puts them into seats; keeps what a seat hands on to its next occupant."""
 
@@ -32,7 +44,7 @@ class Births:
         self._ears = ears
         self._exits = exits
         self._incarnations: Counter[int] = Counter()
-        self._pages: dict[int, int] = {}  # seat to the page of its last occupant
+        self._estates: dict[int, _Estate] = {}  # by seat
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
@@ -49,6 +61,7 @@ class Births:
     def start_proc(self, decision: StartProc) -> None:
         """Start one process, for a seat once its last occupant is gone, or as a spare."""
         place = self._place(decision.proc, decision.seat, decision.incarnation)
+        place = place._replace(newcomer=decision.seat is not None)
         self._context.spawn(self._start(place))
 
     def begin_term(self, decision: BeginTerm) -> None:
@@ -95,33 +108,31 @@ class Births:
             fds = (worker.channels.page, worker.channels.setup)
         worker.seat, worker.incarnation = seat, incarnation
         self._incarnations[seat] = incarnation
-        self._keep_page(seat, worker.channels.page)
+        self._keep(seat, worker.channels)
         return fds
 
     def _inherit(self, seat: int, channels: Channels) -> None:
         """Copy what the last occupant left. A copy, for an old process that wakes up must not write into it."""
-        page = self._pages.get(seat)
-        if page is not None:
-            try:
-                copy_memory(page, channels.page)
-            except (OSError, ValueError) as error:
-                self._context.say(f"closeranks: seat {seat}: its page was not handed on: {error}")
-        record = self._ears.setup_records.get(seat)
-        if record is not None:
-            os.ftruncate(channels.setup, 0)
-            os.pwrite(channels.setup, record, 0)
+        estate = self._estates.get(seat)
+        if estate is None:
+            return
+        try:
+            copy_memory(estate.page, channels.page)
+            copy_memory(estate.setup, channels.setup)
+        except (OSError, ValueError) as error:
+            self._context.say(f"closeranks: seat {seat}: its page was not handed on: {error}")
 
-    def _keep_page(self, seat: int, page: int) -> None:
-        old = self._pages.pop(seat, None)
-        self._pages[seat] = os.dup(page)
+    def _keep(self, seat: int, channels: Channels) -> None:
+        """From now on this is what the seat's next occupant gets, whatever becomes of the process."""
+        old = self._estates.pop(seat, None)
+        self._estates[seat] = _Estate(os.dup(channels.page), os.dup(channels.setup))
         if old is not None:
-            os.close(old)
+            old.close()
 
     def _forget_seats(self) -> None:
-        for page in self._pages.values():
-            os.close(page)
-        self._pages.clear()
-        self._ears.setup_records.clear()
+        for estate in self._estates.values():
+            estate.close()
+        self._estates.clear()
 
     def _open_store(self, term: int) -> TermStore | NoStore:
         context = self._context
@@ -143,7 +154,7 @@ class Births:
         channels, theirs = open_channels(f"p{place.proc}")
         if place.seat is not None:
             self._inherit(place.seat, channels)
-            self._keep_page(place.seat, channels.page)
+            self._keep(place.seat, channels)
         try:
             started = await self._context.starter.start(self._birth(place), theirs)
         except OSError as error:

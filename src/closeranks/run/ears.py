@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 
 from closeranks import messages
 from closeranks.decide.protocol import (
@@ -32,14 +33,13 @@ from closeranks.run.worker import Worker
 
 
 class Ears:
-    """Hears all workers; ``setup_records`` is what a seat's successor is to replay."""
+    """Hears all workers."""
 
     def __init__(self, context: Context, exits: Exits, resources: tuple[Finding, ...] = ()) -> None:
         self._context = context
         self._exits = exits
         self._resources = resources  # findings of preflight that need no worker
         self._compared_group = -1
-        self.setup_records: dict[int, bytes] = {}
 
     def hear(self, worker: Worker, message: messages.Message) -> None:
         """Take one message. A fenced worker is not heard."""
@@ -71,12 +71,11 @@ class Ears:
 
     @_hear.register
     def _(self, message: messages.SetupRecord, worker: Worker) -> None:
-        if worker.seat is None:
-            return
-        if message.record is None:
-            self.setup_records.pop(worker.seat, None)
-        else:
-            self.setup_records[worker.seat] = message.record
+        # An empty record means that the worker wrote it into the memory itself.
+        if message.record is None or message.record:
+            record = message.record or b""
+            os.ftruncate(worker.channels.setup, len(record))
+            os.pwrite(worker.channels.setup, record, 0)
 
     @_hear.register
     def _(self, message: messages.Poisoned, worker: Worker) -> None:
