@@ -1,0 +1,108 @@
+"""``closeranks run``: start a script on several ranks and keep it alive."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from closeranks.run.folder import FolderError, claim, default_folder, release
+from closeranks.run.guardian import guard
+from closeranks.run.options import HelpAsked, RunOptions, Target, UsageError, parse
+
+EXIT_USAGE = 2
+
+HELP = """\
+usage: closeranks run [options] SCRIPT [arguments of the script]
+
+Runs SCRIPT once per rank, watches the ranks, and recovers from their failures.
+
+examples:
+  closeranks run --nproc-per-node 4 --spares 1 train.py --lr 3e-4
+  closeranks run --nproc-per-node 2 -m package.train
+  closeranks run --nproc-per-node 2 --no-python ./train.sh
+
+what to run:
+  --nproc-per-node N    ranks (seats) on this machine (default 1)
+  --nnodes 1            accepted for torchrun's sake; one machine is what this version runs on
+  -m, --module          SCRIPT is the name of a module, as for python -m
+  --no-python           SCRIPT is any command
+  --standalone          accepted for torchrun's sake: every run is
+
+recovery:
+  --spares N            warmed processes that wait to replace a lost one (default 0)
+  --max-restarts N      restarts of the whole group from nothing (default 3)
+  --min-deadline S      least silence of a rank that counts as stuck, in seconds (learned from the run)
+  --max-deadline S      silence that always counts as stuck (learned from the run)
+  --silence S           allowed silence of the output of a script without the library (default 900)
+  --join-timeout S      from the first rank that joins to the last (default 600)
+  --grace S             from the request to end to SIGKILL, for each process (default 30)
+  --on-incident CMD     shell command, called when an incident opens and closes;
+                        CLOSERANKS_INCIDENT, CLOSERANKS_INCIDENT_EDGE and others tell it which
+
+other:
+  --run-dir DIR         folder for journal and logs (default runs/<time>-<id>); never overwritten
+  --start fork|spawn    fork workers from a process that has imported torch, or start each anew (default fork)
+  --view auto|live|text|none
+                        what the console shows (default auto: live on a terminal)
+
+exit code: 0 when the job completed; 130 or 143 when it was stopped by Ctrl-C or SIGTERM;
+otherwise that of the first incident that could not be recovered (128 + n for signal n).
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb. Its words are read here and not by typer, because those after the script are the script's."""
+    raw = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
+
+    @app.command("run", context_settings=raw, add_help_option=False)
+    def run(words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+        """Run a training script and keep it alive."""
+        raise typer.Exit(main(words or []))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command line after ``closeranks run``; the exit code."""
+    try:
+        options = parse(argv)
+        _require_script(options)
+        folder = _folder(options, tuple(argv))
+    except HelpAsked:
+        sys.stdout.write(HELP)
+        return 0
+    except (UsageError, FolderError) as error:
+        sys.stderr.write(f"closeranks run: {error}\n")
+        return EXIT_USAGE
+    try:
+        return guard(folder, options.seats)
+    except OSError as error:
+        release(folder)
+        sys.stderr.write(f"closeranks run: the supervisor cannot be started: {error}\n")
+        return 1
+
+
+def _require_script(options: RunOptions) -> None:
+    if options.kind is not Target.SCRIPT:
+        return
+    script = Path(options.target)
+    if not script.is_file():
+        hint = "it is a folder" if script.is_dir() else "no such file"
+        raise UsageError(
+            f"script {options.target}: {hint} (seen from {Path.cwd()}); "
+            "use -m for a module, --no-python for another command"
+        )
+    try:
+        script.open("rb").close()
+    except OSError as error:
+        raise UsageError(f"script {options.target}: {error.strerror}") from None
+
+
+def _folder(options: RunOptions, argv: tuple[str, ...]) -> Path:
+    wanted = options.run_dir
+    now_utc = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = default_folder(now_utc) if wanted is None else Path(wanted)
+    return claim(folder, options, ("closeranks", "run", *argv))

@@ -1,0 +1,142 @@
+"""What a new worker process is told, and the descriptors that it is given."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from closeranks import vitals
+from closeranks.run.options import Target
+
+# Descriptors of a worker, in the order in which they travel, and the variables that name them to it.
+CONTROL, STDOUT, STDERR, VITALS, PAGE, SETUP, STACKS = range(7)
+_VARIABLES = {
+    CONTROL: "CLOSERANKS_CONTROL_FD",
+    VITALS: "CLOSERANKS_VITALS_FD",
+    PAGE: "CLOSERANKS_PAGE_FD",
+    SETUP: "CLOSERANKS_SETUP_FD",
+    STACKS: "CLOSERANKS_STACKS_FD",
+}
+# Never taken over from the environment in which the run was started, perhaps by another run.
+_STALE = frozenset({"RANK", "LOCAL_RANK", "ROLE_RANK", *_VARIABLES.values()}) | {
+    f"CLOSERANKS_{name}" for name in ("SEAT", "INCARNATION", "NEWCOMER")
+}
+
+PAGE_BYTES_MAX = 2**30
+
+
+class Birth(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker begins: the script, its arguments, and its whole environment."""
+
+    target: str
+    args: tuple[str, ...]
+    kind: Target
+    environment: dict[str, str]
+    parent_pid: int  # the supervisor; the worker ends with it
+
+
+class Place(NamedTuple):
+    """Where a new process stands in the job; a spare has no seat yet."""
+
+    proc: int
+    seat: int | None
+    incarnation: int | None
+    size: int
+    term: int
+    group: int  # groups started before this one from nothing, torchrun's restart count
+    newcomer: bool = False  # it joins a group that is already training, instead of starting with it
+
+
+def environment_of(place: Place, user: Mapping[str, str], run: Mapping[str, str], master_port: int) -> dict[str, str]:
+    """The variables of a worker: the user's own, those of torchrun, and ours.
+
+    ``run`` names the run: CLOSERANKS_RUN_DIR and CLOSERANKS_RUN_ID.
+    """
+    size = str(place.size)
+    ours = {
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "ROLE_WORLD_SIZE": size,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(master_port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RUN_ID": run["CLOSERANKS_RUN_ID"],
+        "TORCHELASTIC_RESTART_COUNT": str(place.group),
+        "CLOSERANKS_PROC": str(place.proc),
+        "CLOSERANKS_SIZE": size,
+        "CLOSERANKS_TERM": str(place.term),
+        **run,
+    }
+    if place.seat is not None:
+        ours |= {name: str(place.seat) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK", "CLOSERANKS_SEAT")}
+        ours["CLOSERANKS_INCARNATION"] = str(place.incarnation)
+    if place.newcomer:
+        ours["CLOSERANKS_NEWCOMER"] = "1"
+    if place.size > 1:
+        ours |= {} if "OMP_NUM_THREADS" in user else {"OMP_NUM_THREADS": "1"}
+    return {name: value for name, value in user.items() if name not in _STALE} | ours
+
+
+def name_descriptors(fds: tuple[int, ...]) -> dict[str, str]:
+    """The variables that tell a worker the numbers of its descriptors."""
+    return {variable: str(fds[index]) for index, variable in _VARIABLES.items()}
+
+
+class Channels(NamedTuple):
+    """The supervisor's side of a worker's descriptors. ``close`` is for when the process is gone for good."""
+
+    control: socket.socket
+    stdout: int
+    stderr: int
+    vitals: int
+    page: int
+    setup: int
+    stacks: int
+
+    def close(self) -> None:
+        """Close all of them."""
+        self.control.close()
+        for fd in self[1:]:
+            os.close(fd)
+
+
+def open_channels(name: str) -> tuple[Channels, tuple[int, ...]]:
+    """Our ends (non-blocking where they are read) and the worker's, which the caller closes after the start."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe()
+    os.set_blocking(out_read, False)
+    os.set_blocking(err_read, False)
+    page, setup, stacks = (os.memfd_create(f"closeranks-{name}-{part}") for part in ("page", "setup", "stacks"))
+    vital = vitals.create_memfd(f"closeranks-{name}-vitals")
+    channels = Channels(ours, out_read, err_read, vital, page, setup, stacks)
+    # Both sides use the shared memory through one open file: only its mapping matters, never its position.
+    worker = (theirs.detach(), out_write, err_write, *(os.dup(fd) for fd in (vital, page, setup, stacks)))
+    return channels, worker
+
+
+def copy_memory(source: int, target: int, *, bound_bytes: int = PAGE_BYTES_MAX) -> int:
+    """Copy one memfd into an empty other one; the number of bytes.
+
+    Raises:
+        ValueError: the source is larger than the bound; nothing was copied.
+    """
+    size = os.fstat(source).st_size
+    if size > bound_bytes:
+        raise ValueError(f"page of {size} bytes, at most {bound_bytes} are handed to a successor")
+    os.ftruncate(target, size)
+    os.lseek(target, 0, os.SEEK_SET)
+    done = 0
+    while done < size:
+        copied = os.sendfile(target, source, done, size - done)
+        if copied == 0:  # the source was cut short meanwhile
+            break
+        done += copied
+    return done

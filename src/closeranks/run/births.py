@@ -1,0 +1,217 @@
+"""Bringing workers into the run: for a seat, as a spare, or a whole group."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections import Counter
+from typing import NamedTuple
+
+from closeranks.decide.protocol import BeginTerm, ProcEnded, StartGroup, StartProc
+from closeranks.events import ProcessStarted
+from closeranks.messages import Seat
+from closeranks.run.birth import Birth, Channels, Place, copy_memory, environment_of, open_channels
+from closeranks.run.context import Context
+from closeranks.run.ears import Ears
+from closeranks.run.exits import Exits
+from closeranks.run.links import Link
+from closeranks.run.logs import Output
+from closeranks.run.processes import Started
+from closeranks.run.store import NoStore, TermStore, open_store
+from closeranks.run.worker import Worker
+from closeranks.vitals import Vitals
+
+_PREDECESSOR_S = 10.0  # the controller waits no longer for an isolation either
+
+
+class _Estate(NamedTuple):
+    """Shared memory of the last occupant of a seat: its local state, and the results of its set-up collectives."""
+
+    page: int
+    setup: int
+
+    def close(self) -> None:
+        for fd in self:
+            os.close(fd)
+
+
+class Births:
+    """Starts workers and puts them into seats; keeps what a seat hands on to its next occupant."""
+
+    def __init__(self, context: Context, ears: Ears, exits: Exits) -> None:
+        self._context = context
+        self._ears = ears
+        self._exits = exits
+        self._incarnations: Counter[int] = Counter()
+        self._estates: dict[int, _Estate] = {}  # by seat
+
+    # --- decisions ----------------------------------------------------------------------------------------------
+
+    def start_group(self, decision: StartGroup) -> None:
+        """Start every seat from nothing: what earlier occupants left is void."""
+        context = self._context
+        context.group += 1
+        self._open_store(decision.term)
+        self._forget_seats()
+        context.members = dict(enumerate(decision.procs))
+        for seat, proc in context.members.items():
+            context.spawn(self._start(self._place(proc, seat, None)))
+
+    def start_proc(self, decision: StartProc) -> None:
+        """Start one process, for a seat once its last occupant is gone, or as a spare."""
+        place = self._place(decision.proc, decision.seat, decision.incarnation)
+        place = place._replace(newcomer=decision.seat is not None)
+        self._context.spawn(self._start(place))
+
+    def begin_term(self, decision: BeginTerm) -> None:
+        """Tell the members of a term their places and the address where they meet."""
+        context = self._context
+        store = self._open_store(decision.term)
+        context.members = dict(enumerate(decision.procs))
+        for seat, (proc, incarnation) in enumerate(zip(decision.procs, decision.incarnations, strict=True)):
+            worker = context.workers[proc]
+            fds = self._seat(worker, seat, incarnation)
+            worker.send(
+                Seat(
+                    term=decision.term,
+                    seat=seat,
+                    incarnation=incarnation,
+                    size=len(decision.procs),
+                    store_host=store.host,
+                    store_port=store.port,
+                ),
+                fds,
+            )
+
+    def close(self) -> None:
+        """Forget all pages and drop the store."""
+        self._forget_seats()
+        if self._context.store is not None:
+            self._context.store.close()
+            self._context.store = None
+
+    # --- seats --------------------------------------------------------------------------------------------------
+
+    def _place(self, proc: int, seat: int | None, incarnation: int | None) -> Place:
+        if seat is not None:
+            incarnation = self._incarnations[seat] + 1 if incarnation is None else incarnation
+            self._incarnations[seat] = incarnation
+        context = self._context
+        return Place(proc, seat, incarnation, context.options.seats, context.term, context.group)
+
+    def _seat(self, worker: Worker, seat: int, incarnation: int) -> tuple[int, ...]:
+        """Put the worker into the seat; descriptors that it must be sent because it had no seat before."""
+        fds: tuple[int, ...] = ()
+        if worker.seat is None:
+            self._inherit(seat, worker.channels)
+            fds = (worker.channels.page, worker.channels.setup)
+        worker.seat, worker.incarnation = seat, incarnation
+        self._incarnations[seat] = incarnation
+        self._keep(seat, worker.channels)
+        return fds
+
+    def _inherit(self, seat: int, channels: Channels) -> None:
+        """Copy what the last occupant left. A copy, for an old process that wakes up must not write into it."""
+        estate = self._estates.get(seat)
+        if estate is None:
+            return
+        try:
+            copy_memory(estate.page, channels.page)
+            copy_memory(estate.setup, channels.setup)
+        except (OSError, ValueError) as error:
+            self._context.say(f"closeranks: seat {seat}: its page was not handed on: {error}")
+
+    def _keep(self, seat: int, channels: Channels) -> None:
+        """From now on this is what the seat's next occupant gets, whatever becomes of the process."""
+        old = self._estates.pop(seat, None)
+        self._estates[seat] = _Estate(os.dup(channels.page), os.dup(channels.setup))
+        if old is not None:
+            old.close()
+
+    def _forget_seats(self) -> None:
+        for estate in self._estates.values():
+            estate.close()
+        self._estates.clear()
+
+    def _open_store(self, term: int) -> TermStore | NoStore:
+        context = self._context
+        store = context.store
+        if store is None or term != context.term:
+            if store is not None:
+                store.close()
+            store = context.store = open_store()
+        context.term = term
+        return store
+
+    # --- processes ----------------------------------------------------------------------------------------------
+
+    async def _start(self, place: Place) -> None:
+        if place.seat is not None:
+            await self._vacate(place.seat)
+        if self._context.ending is not None:
+            return
+        channels, theirs = open_channels(f"p{place.proc}")
+        if place.seat is not None:
+            self._inherit(place.seat, channels)
+            self._keep(place.seat, channels)
+        try:
+            started = await self._context.starter.start(self._birth(place), theirs)
+        except OSError as error:
+            channels.close()
+            self._context.say(f"closeranks: p{place.proc} could not be started: {error}")
+            self._context.feed(ProcEnded(proc=place.proc, code=1, signal=None, crash=None, left_at_step=None))
+            return
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        self._adopt(place, channels, started)
+
+    async def _vacate(self, seat: int) -> None:
+        """Wait until no earlier process of the seat can write into its page."""
+        before = [worker for worker in self._context.living() if worker.seat == seat]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PREDECESSOR_S):
+                for worker in before:
+                    await worker.gone.wait()
+
+    def _birth(self, place: Place) -> Birth:
+        context = self._context
+        run = {"CLOSERANKS_RUN_DIR": str(context.folder), "CLOSERANKS_RUN_ID": context.run}
+        port = 0 if context.store is None else context.store.port
+        return Birth(
+            target=context.options.target,
+            args=context.options.args,
+            kind=context.options.kind,
+            environment=environment_of(place, context.environment, run, port),
+            parent_pid=os.getpid(),
+        )
+
+    def _adopt(self, place: Place, channels: Channels, started: Started) -> None:
+        context, logs = self._context, self._context.folder / "logs"
+
+        def show(line: str) -> None:
+            context.say(f"[{worker.name}] {line}")
+
+        worker = Worker(
+            place=place,
+            started=started,
+            channels=channels,
+            page=Vitals(channels.vitals),
+            link=Link(
+                channels.control,
+                lambda message: self._ears.hear(worker, message),
+                lambda reason: self._exits.broken(worker, reason),
+            ),
+            outputs=(
+                Output(channels.stdout, logs / f"p{place.proc}.out", show),
+                Output(channels.stderr, logs / f"p{place.proc}.err", show),
+            ),
+            seat=place.seat,
+            incarnation=place.incarnation,
+        )
+        context.workers[place.proc] = worker
+        context.note(ProcessStarted(proc=place.proc, pid=started.pid, how=started.how, seat=place.seat))
+        self._exits.watch(worker)
+        if context.ending is not None:
+            self._exits.dismiss(worker)

@@ -1,0 +1,115 @@
+"""Carrying out the controller's decisions: each becomes a message, a start, a kill or a record."""
+
+from __future__ import annotations
+
+import functools
+
+from closeranks import messages
+from closeranks.decide.protocol import (
+    BeginTerm,
+    Decision,
+    EndAfterStep,
+    EndRun,
+    GoOn,
+    InterruptTerm,
+    Isolate,
+    LetLeave,
+    Note,
+    PlanRestore,
+    StartGroup,
+    StartProc,
+)
+from closeranks.events import IncidentClosed, IncidentOpened
+from closeranks.run.births import Births
+from closeranks.run.context import Context
+from closeranks.run.exits import Exits
+from closeranks.run.hooks import HookRunner
+from closeranks.run.watch import Watch
+
+_STEPS_IN_FLIGHT = 2  # a seat may be one step ahead of what its page shows, and must not have ended by then
+
+
+class Carry:
+    """Knows who does what."""
+
+    def __init__(self, context: Context, births: Births, exits: Exits, watch: Watch) -> None:
+        self._context = context
+        self._births = births
+        self._exits = exits
+        self._watch = watch
+        self._hooks = HookRunner(context)
+
+    def out(self, decision: Decision) -> None:
+        """Carry out one decision."""
+        self._out(decision)
+
+    @functools.singledispatchmethod
+    def _out(self, decision: Decision) -> None:
+        raise TypeError(f"no way to carry out {type(decision).__name__}")
+
+    @_out.register
+    def _(self, decision: StartGroup) -> None:
+        self._watch.start_group()
+        self._births.start_group(decision)
+
+    @_out.register
+    def _(self, decision: StartProc) -> None:
+        self._births.start_proc(decision)
+
+    @_out.register
+    def _(self, decision: Isolate) -> None:
+        self._exits.isolate(decision)
+
+    @_out.register
+    def _(self, decision: InterruptTerm) -> None:
+        message = messages.Interrupt(term=decision.term, reason=decision.reason)
+        for proc in decision.procs:
+            self._send(proc, message)
+
+    @_out.register
+    def _(self, decision: BeginTerm) -> None:
+        self._births.begin_term(decision)
+
+    @_out.register
+    def _(self, decision: PlanRestore) -> None:
+        self._watch.settle(decision.step)
+        message = messages.Restore(
+            term=decision.term, step=decision.step, donor=decision.donor, receivers=decision.receivers
+        )
+        for proc in self._context.members.values():
+            self._send(proc, message)
+
+    @_out.register
+    def _(self, decision: GoOn) -> None:
+        for proc in self._context.members.values():
+            self._send(proc, messages.Go(term=decision.term))
+
+    @_out.register
+    def _(self, _decision: EndAfterStep) -> None:
+        step = self._watch.newest_open_step() + _STEPS_IN_FLIGHT
+        for proc in self._context.members.values():
+            self._send(proc, messages.StopAfter(step=step))
+
+    @_out.register
+    def _(self, _decision: LetLeave) -> None:
+        for worker in self._context.living():
+            worker.asked = True
+            worker.send(messages.Leave())
+
+    @_out.register
+    def _(self, decision: EndRun) -> None:
+        context = self._context
+        if context.ending is None or (decision.now and not context.ending.now):
+            context.ending = decision
+        context.ended.set()
+
+    @_out.register
+    def _(self, decision: Note) -> None:
+        self._context.note(decision.event)
+        if isinstance(decision.event, IncidentOpened | IncidentClosed):
+            self._hooks.run(decision.event)
+
+    def _send(self, proc: int, message: messages.SupervisorMessage) -> None:
+        worker = self._context.workers.get(proc)
+        if worker is not None:
+            worker.send(message)

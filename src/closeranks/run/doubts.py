@@ -1,0 +1,95 @@
+"""Suspicion and confirmation: the detector suspects from vitals alone, a question and a look at the process decide."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from closeranks import messages
+from closeranks.decide.protocol import GroupStuck, ProcStuck
+from closeranks.detect import progress
+from closeranks.detect.progress import Standstill, Suspect, Verdict
+from closeranks.events import DeadlineChanged
+from closeranks.run.context import Context
+from closeranks.run.descendants import descendants, read_stat, read_table
+from closeranks.run.worker import Worker
+from closeranks.vitals import Reading
+
+ANSWER_S = 0.3
+_BUSY_TICKS = 3  # 10 ms each; a control thread that answers needs less
+_BUSY_BYTES = 4096
+
+
+class Use(NamedTuple):
+    """What a process and everything below it have used so far."""
+
+    cpu_ticks: int
+    io_bytes: int
+
+    def busier_than(self, before: Use) -> bool:
+        """Whether more was used than by answering a question."""
+        return self.cpu_ticks - before.cpu_ticks >= _BUSY_TICKS or abs(self.io_bytes - before.io_bytes) >= _BUSY_BYTES
+
+
+def read_use(pid: int) -> Use:
+    """Children count: a rank that waits for its own data loaders works through them."""
+    stat = read_stat(pid)
+    if stat is None:
+        return Use(0, 0)
+    family = (stat, *descendants(pid, read_table()))
+    return Use(sum(member.cpu_ticks for member in family), sum(_io_bytes(member.pid) for member in family))
+
+
+def _io_bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+        fields = dict(line.split(": ", 1) for line in lines)
+        return int(fields["rchar"]) + int(fields["wchar"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+class Doubts:
+    """Carries the detector's memory and follows up what it finds."""
+
+    def __init__(self, context: Context, bounds: progress.Bounds) -> None:
+        self._context = context
+        self._watch = progress.Watch(bounds=bounds)
+
+    def look(self, readings: Mapping[int, Reading]) -> None:
+        """``readings`` of the members that live and were not told to end, by process."""
+        self._watch, findings = progress.observe(self._watch, readings, time.monotonic_ns())
+        self._follow(findings)
+
+    def _follow(self, findings: tuple[progress.Finding, ...]) -> None:
+        context = self._context
+        for finding in findings:
+            match finding:
+                case Suspect():
+                    context.spawn(self._confirm(context.workers[finding.proc], finding))
+                case Standstill():
+                    context.feed(GroupStuck(detail=finding.detail, suspects=finding.suspects))
+                case DeadlineChanged():
+                    context.note(finding)
+
+    async def _confirm(self, worker: Worker, suspect: Suspect) -> None:
+        before = read_use(worker.started.pid)
+        worker.pong.clear()
+        worker.send(messages.Ping(nonce=worker.proc))
+        # The whole time is waited for: it is also the window in which the use of the processor is measured.
+        await asyncio.sleep(ANSWER_S)
+        if not worker.alive or worker.asked:
+            return
+        worker.mute = not worker.pong.is_set()
+        answered, busy = worker.pong.is_set(), read_use(worker.started.pid).busier_than(before)
+        self._watch, verdict, findings = progress.confirm(self._watch, worker.proc, answered=answered, busy=busy)
+        self._follow(findings)
+        if verdict in (Verdict.STUCK, Verdict.BLOCKED):
+            how = "answers" if answered else "does not answer"
+            detail = f"its control thread {how}, it {'is busy' if busy else 'is idle'}"
+            self._context.feed(
+                ProcStuck(proc=worker.proc, detail=detail, silent_s=suspect.silent_s, allowed_s=suspect.allowed_s)
+            )

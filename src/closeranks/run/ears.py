@@ -1,0 +1,191 @@
+"""What workers say becomes facts for the controller and records in the journal."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from closeranks import messages
+from closeranks.decide.protocol import (
+    Crash,
+    ProcFinished,
+    ProcJoined,
+    ProcPaused,
+    ProcReady,
+    ProcRegrouped,
+    ProcRestored,
+    ProcResumed,
+    TermPoisoned,
+)
+from closeranks.events import (
+    FaultInjected,
+    PreflightDone,
+    ProcessFailed,
+    ProcessJoined,
+    ProcessReady,
+    SeatStalled,
+    TimerSummary,
+)
+from closeranks.run.context import Context
+from closeranks.run.exits import Exits
+from closeranks.run.preflight import Finding, compare
+from closeranks.run.worker import Worker
+
+
+class Ears:
+    """Hears all workers."""
+
+    def __init__(self, context: Context, exits: Exits, resources: tuple[Finding, ...] = ()) -> None:
+        self._context = context
+        self._exits = exits
+        self._resources = resources  # findings of preflight that need no worker
+        self._compared_group = -1
+
+    def hear(self, worker: Worker, message: messages.Message) -> None:
+        """Take one message. A fenced worker is not heard."""
+        if not worker.fenced:
+            self._hear(message, worker)
+
+    @functools.singledispatchmethod
+    def _hear(self, message: messages.Message, worker: Worker) -> None:
+        """Hello needs no answer: the process is known by its descriptor already."""
+
+    @_hear.register
+    def _(self, message: messages.Joined, worker: Worker) -> None:
+        context = self._context
+        context.library = True
+        worker.facts = message.facts
+        context.note(ProcessJoined(proc=worker.proc, facts=message.facts))
+        if self._agree():
+            context.feed(ProcJoined(proc=worker.proc))
+
+    @_hear.register
+    def _(self, _message: messages.NeedsSeat, worker: Worker) -> None:
+        self._context.note(ProcessReady(proc=worker.proc, rehearsed=False))
+        self._context.feed(ProcReady(proc=worker.proc, replicated=True, settled=False))
+
+    @_hear.register
+    def _(self, message: messages.Ready, worker: Worker) -> None:
+        self._context.note(ProcessReady(proc=worker.proc, rehearsed=message.rehearsed))
+        self._context.feed(ProcReady(proc=worker.proc, replicated=message.replicated, settled=message.rehearsed))
+
+    @_hear.register
+    def _(self, message: messages.SetupRecord, worker: Worker) -> None:
+        # An empty record means that the worker wrote it into the memory itself.
+        if message.record is None or message.record:
+            record = message.record or b""
+            os.ftruncate(worker.channels.setup, len(record))
+            os.pwrite(worker.channels.setup, record, 0)
+
+    @_hear.register
+    def _(self, message: messages.Poisoned, worker: Worker) -> None:
+        self._context.feed(TermPoisoned(proc=worker.proc, term=message.term, detail=message.detail))
+
+    @_hear.register
+    def _(self, message: messages.Paused, worker: Worker) -> None:
+        self._context.feed(
+            ProcPaused(
+                proc=worker.proc,
+                term=message.term,
+                closed_step=message.closed_step,
+                intact=message.intact,
+                settled=message.settled,
+                digest=message.digest,
+            )
+        )
+
+    @_hear.register
+    def _(self, message: messages.Regrouped, worker: Worker) -> None:
+        self._context.feed(ProcRegrouped(proc=worker.proc, term=message.term, groups=message.groups))
+
+    @_hear.register
+    def _(self, message: messages.Restored, worker: Worker) -> None:
+        self._context.feed(ProcRestored(proc=worker.proc, term=message.term, step=message.step, digest=message.digest))
+
+    @_hear.register
+    def _(self, message: messages.Resumed, worker: Worker) -> None:
+        incident = self._context.incident
+        if incident is not None and worker.seat is not None:
+            self._context.note(
+                SeatStalled(
+                    incident=incident,
+                    proc=worker.proc,
+                    seat=worker.seat,
+                    since_mono_s=message.lost_since_mono_s,
+                    until_mono_s=message.resumed_mono_s,
+                )
+            )
+        self._context.feed(ProcResumed(proc=worker.proc, term=message.term))
+
+    @_hear.register
+    def _(self, message: messages.Finished, worker: Worker) -> None:
+        self._context.feed(ProcFinished(proc=worker.proc, step=message.step))
+
+    @_hear.register
+    def _(self, message: messages.LeftLoop, worker: Worker) -> None:
+        worker.left_at_step = message.closed_step
+
+    @_hear.register
+    def _(self, message: messages.Failed, worker: Worker) -> None:
+        worker.crash = Crash(error=message.error, message=message.message, where=message.where, step=message.step)
+        worker.traceback = message.traceback
+        self._context.note(
+            ProcessFailed(
+                proc=worker.proc,
+                seat=worker.seat,
+                error=message.error,
+                message=message.message,
+                where=message.where,
+                step=message.step,
+                traceback=message.traceback,
+            )
+        )
+        self._exits.failed(worker)
+
+    @_hear.register
+    def _(self, _message: messages.Pong, worker: Worker) -> None:
+        worker.pong.set()
+
+    @_hear.register
+    def _(self, message: messages.Stack, worker: Worker) -> None:
+        if worker.stack is not None and not worker.stack.done():
+            worker.stack.set_result(message.text)
+
+    @_hear.register
+    def _(self, message: messages.Timer, worker: Worker) -> None:
+        if worker.seat is not None:
+            self._context.note(
+                TimerSummary(
+                    proc=worker.proc,
+                    seat=worker.seat,
+                    name=message.name,
+                    count=message.count,
+                    p50_s=message.p50_s,
+                    p99_s=message.p99_s,
+                )
+            )
+
+    @_hear.register
+    def _(self, message: messages.Injected, worker: Worker) -> None:
+        self._context.note(
+            FaultInjected(
+                fault=message.fault, seat=worker.seat, proc=worker.proc, step=message.step, moment=message.moment
+            )
+        )
+
+    def _agree(self) -> bool:
+        """Compare once all seats of a group have joined; False when the run had to be ended over it."""
+        context = self._context
+        occupants = {seat: context.workers.get(proc) for seat, proc in context.members.items()}
+        facts = {seat: worker.facts for seat, worker in occupants.items() if worker and worker.facts is not None}
+        if self._compared_group == context.group or len(facts) < context.options.seats:
+            return True
+        self._compared_group = context.group
+        findings = (*self._resources, *compare(facts))
+        context.note(PreflightDone(findings=tuple(finding.text for finding in findings)))
+        for finding in findings:
+            context.say(f"closeranks: preflight: {finding.text}")
+        fatal = [finding.text for finding in findings if finding.fatal]
+        if fatal:
+            context.fail(f"preflight: {'; '.join(fatal)}; make all seats run the same versions and script")
+        return not fatal

@@ -1,0 +1,186 @@
+"""What the user asked for on the command line, parsed once and frozen."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+
+class Target(StrEnum):
+    """What a worker runs."""
+
+    SCRIPT = "script"
+    MODULE = "module"
+    COMMAND = "command"
+
+
+class Start(StrEnum):
+    """How workers come into being."""
+
+    FORK = "fork"  # from a zygote that has imported torch
+    SPAWN = "spawn"  # a new interpreter each
+
+
+class View(StrEnum):
+    """What the console shows."""
+
+    AUTO = "auto"
+    LIVE = "live"
+    TEXT = "text"
+    NONE = "none"
+
+
+class UsageError(Exception):
+    """The command line is wrong; nothing was started."""
+
+
+class HelpAsked(Exception):
+    """``--help`` stood before the script."""
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of ``closeranks run``. Deadlines that are None are learned from the run itself."""
+
+    target: str
+    args: tuple[str, ...] = ()
+    kind: Target = Target.SCRIPT
+    seats: int = 1
+    spares: int = 0
+    max_restarts: int = 3
+    run_dir: str | None = None
+    start: Start = Start.FORK
+    min_deadline_s: float | None = None
+    max_deadline_s: float | None = None
+    silence_s: float = 900.0  # output silence of a script without the library
+    join_timeout_s: float = 600.0
+    grace_s: float = 30.0
+    on_incident: str | None = None
+    view: View = View.AUTO
+
+
+class _Flag(msgspec.Struct, frozen=True):
+    field: str  # of RunOptions; "" for flags that are only checked
+    read: Callable[[str], object]
+    takes_value: bool = True
+
+
+def _seats(text: str) -> int:
+    if text in {"auto", "gpu", "cpu"}:
+        raise ValueError(f"expected a number of processes, got {text!r}")
+    return _integer(text, 1)
+
+
+def _integer(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise ValueError(f"expected an integer, got {text!r}") from None
+    if value < least:
+        raise ValueError(f"expected at least {least}, got {value}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text.removesuffix("s"))
+    except ValueError:
+        raise ValueError(f"expected seconds, e.g. 2.5, got {text!r}") from None
+    if not 0 < value < 10**9:
+        raise ValueError(f"expected more than 0 seconds, got {text}")
+    return value
+
+
+def _grace(text: str) -> float:
+    return 0.0 if text in {"0", "0s"} else _seconds(text)
+
+
+def _one_node(text: str) -> None:
+    # torchrun writes an elastic range as MIN:MAX.
+    if text not in {"1", "1:1"}:
+        raise ValueError(f"this version runs on one node, got {text}; start it with --nnodes 1 or leave the flag out")
+
+
+def _choice(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
+    def read(text: str) -> StrEnum:
+        try:
+            return kind(text)
+        except ValueError:
+            raise ValueError(f"expected {' or '.join(kind)}, got {text!r}") from None
+
+    return read
+
+
+_FLAGS: Mapping[str, _Flag] = {
+    "--nproc-per-node": _Flag("seats", _seats),
+    "--nnodes": _Flag("", _one_node),
+    "--spares": _Flag("spares", lambda text: _integer(text, 0)),
+    "--max-restarts": _Flag("max_restarts", lambda text: _integer(text, 0)),
+    "--run-dir": _Flag("run_dir", str),
+    "--start": _Flag("start", _choice(Start)),
+    "--min-deadline": _Flag("min_deadline_s", _seconds),
+    "--max-deadline": _Flag("max_deadline_s", _seconds),
+    "--silence": _Flag("silence_s", _seconds),
+    "--join-timeout": _Flag("join_timeout_s", _seconds),
+    "--grace": _Flag("grace_s", _grace),
+    "--on-incident": _Flag("on_incident", str),
+    "--view": _Flag("view", _choice(View)),
+    "--module": _Flag("kind", lambda _: Target.MODULE, takes_value=False),
+    "--no-python": _Flag("kind", lambda _: Target.COMMAND, takes_value=False),
+    "--standalone": _Flag("", lambda _: None, takes_value=False),
+}
+
+
+def parse(argv: Sequence[str]) -> RunOptions:
+    """Read ``[options] script args...``; everything after the script is the script's.
+
+    Raises:
+        HelpAsked: --help stands among the options.
+        UsageError: an unknown flag (the nearest known one is named), a bad value, or no script.
+    """
+    values: dict[str, object] = {}
+    rest = list(argv)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        if word == "--":
+            break
+        _take_flag(word, rest, values)
+    if not rest:
+        raise UsageError("no script given; expected: closeranks run [options] SCRIPT [script arguments]")
+    options = RunOptions(target=rest[0], args=tuple(rest[1:]), **values)  # type: ignore[arg-type]
+    _require_order(options)
+    return options
+
+
+def _take_flag(word: str, rest: list[str], values: dict[str, object]) -> None:
+    given, equals, text = word.partition("=")
+    if given in {"-h", "--help"}:
+        raise HelpAsked
+    name = "--module" if given == "-m" else given.replace("_", "-")
+    flag = _FLAGS.get(name)
+    if flag is None:
+        near = difflib.get_close_matches(name, _FLAGS, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else "; see closeranks run --help"
+        raise UsageError(f"unknown option {given}{hint} (options of the script go after it)")
+    if flag.takes_value and not equals:
+        if not rest:
+            raise UsageError(f"{given}: a value is missing")
+        text = rest.pop(0)
+    elif not flag.takes_value and equals:
+        raise UsageError(f"{given} takes no value, got {text!r}")
+    try:
+        value = flag.read(text)
+    except ValueError as error:
+        raise UsageError(f"{given}: {error}") from None
+    if flag.field == "kind" and values.get("kind", value) != value:
+        raise UsageError("--module and --no-python exclude each other")
+    if flag.field:
+        values[flag.field] = value
+
+
+def _require_order(options: RunOptions) -> None:
+    low, high = options.min_deadline_s, options.max_deadline_s
+    if low is not None and high is not None and low > high:
+        raise UsageError(f"--min-deadline {low:g} is above --max-deadline {high:g}")

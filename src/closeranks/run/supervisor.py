@@ -1,0 +1,231 @@
+"""The supervisor: owns the workers of this node, asks the controller what to do, and does it.
+
+Started by the guardian as ``python -P -m closeranks.run.supervisor FOLDER LIFELINE_FD GUARDIAN_PID``. It imports
+torch and forks the zygote while it has one thread; only then does the event loop (and what it needs) begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import NamedTuple
+
+from closeranks.decide.protocol import Begun, EndRun, StopAsked
+from closeranks.events import RunStarted, SignalReceived
+from closeranks.journal import Journal
+from closeranks.run import worker_main
+from closeranks.run.births import Births
+from closeranks.run.brain import Brain, bounds_of
+from closeranks.run.carry import Carry
+from closeranks.run.context import Context
+from closeranks.run.descendants import kill_descendants
+from closeranks.run.doubts import Doubts
+from closeranks.run.ears import Ears
+from closeranks.run.ending import end_workers, last_words, write_outcome
+from closeranks.run.exits import Exits
+from closeranks.run.folder import RunFile, read_run_file, write_run_file
+from closeranks.run.guardian import OMP, OPENBLAS, USER_SETTINGS
+from closeranks.run.linux import become_subreaper, die_with_parent
+from closeranks.run.options import RunOptions, Start, Target
+from closeranks.run.orphans import Orphans
+from closeranks.run.preflight import Finding, probe_devices, probe_folder, probe_shared_memory
+from closeranks.run.processes import Starter
+from closeranks.run.screen import Lines, Screen, display_for
+from closeranks.run.watch import Watch
+from closeranks.run.zygote import Newborn, fork_zygote, preload
+
+_EXIT_GUARDIAN_LOST = 1
+
+
+class _Zygote(NamedTuple):
+    """A zygote, or why there is none."""
+
+    handle: tuple[int, socket.socket] | None
+    problem: str
+
+
+class _Signals:
+    """SIGTERM and SIGINT from the first moment on; what comes before the loop is kept for it."""
+
+    def __init__(self) -> None:
+        self._early: list[int] = []
+        self._context: Context | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _frame: self._early.append(number))
+
+    def attach(self, context: Context) -> None:
+        """Hand the signals over to the loop."""
+        self._context = context
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.take, number)
+        for early in self._early:
+            loop.call_soon(self.take, early)
+
+    def take(self, number: int) -> None:
+        """The first one asks for an orderly end, the second for an end at once."""
+        context = self._context
+        if context is None:
+            return
+        now = context.stops > 0
+        context.stops += 1
+        meaning = "end now" if now else "finish the step and leave; once more to end now"
+        context.note(SignalReceived(signal=number, meaning=meaning))
+        context.feed(StopAsked(signal=number, now=now))
+        if not now:
+            asyncio.get_running_loop().call_later(context.options.grace_s, self._lose_patience, number)
+
+    def _lose_patience(self, number: int) -> None:
+        """The step did not end within the grace period."""
+        context = self._context
+        if context is not None and context.ending is None:
+            context.say(f"closeranks: the step did not end within {context.options.grace_s:g} s (--grace)")
+            context.feed(StopAsked(signal=number, now=True))
+
+
+def main(argv: list[str]) -> int:
+    """Supervise one run and end the process with its exit code; returns only in a worker, with that of the script."""
+    folder, lifeline, guardian = Path(argv[0]), int(argv[1]), int(argv[2])
+    # The guardian's end reaches us through the lifeline; this is for the time before anybody listens to that.
+    if not die_with_parent(guardian, signal.SIGTERM):
+        return _EXIT_GUARDIAN_LOST
+    become_subreaper()
+    signals = _Signals()
+    file = read_run_file(folder)
+    zygote = _make_zygote(file.options)
+    if isinstance(zygote, Newborn):
+        return worker_main.run(*zygote)
+    code = 1
+    try:
+        code = asyncio.run(_supervise(folder, file, zygote, (signals, lifeline)))
+    except Exception:
+        traceback.print_exc()
+    finally:
+        left = kill_descendants()
+        if left:
+            sys.stderr.write(f"closeranks: processes {left} do not react to SIGKILL; they hold no part of the run\n")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # taking torch apart would take a second, for nobody
+
+
+def _make_zygote(options: RunOptions) -> _Zygote | Newborn:
+    if options.start is Start.SPAWN or options.kind is Target.COMMAND:
+        return _Zygote(None, "")
+    problem = preload()
+    if problem:
+        return _Zygote(None, problem)
+    forked = fork_zygote()
+    return forked if isinstance(forked, Newborn) else _Zygote(forked, "")
+
+
+async def _supervise(folder: Path, file: RunFile, zygote: _Zygote, watched: tuple[_Signals, int]) -> int:
+    signals, lifeline = watched
+    options = file.options
+    screen = Screen(display_for(options.view, sys.stdout, options.seats, options.spares))
+    with Journal.create(folder / "journal.jsonl", file.run, platform.node()) as journal:
+        context = Context(
+            run=file.run,
+            folder=folder,
+            options=options,
+            environment=_user_environment(),
+            journal=journal,
+            controller=Brain(options),
+            starter=Starter(zygote.handle),
+            screen=screen,
+        )
+        if zygote.problem:
+            context.say(f"closeranks: workers are spawned, not forked: {zygote.problem}")
+        signals.attach(context)
+        _watch_guardian(lifeline, context)
+        try:
+            ending = await _live(context, file)
+        finally:
+            context.starter.close()
+        write_outcome(context, ending)
+    screen.close()
+    _write_last_words(last_words(context, ending))
+    return ending.exit_code
+
+
+async def _live(context: Context, file: RunFile) -> EndRun:
+    """From Begun to the end of the last worker."""
+    orphans = Orphans()
+    exits = Exits(context, orphans)
+    births = Births(context, Ears(context, exits, _probe(context)), exits)
+    watch = Watch(context, exits, orphans, Doubts(context, bounds_of(context.options)))
+    exits.before_release = watch.gather
+    context.carry_out = Carry(context, births, exits, watch).out
+    _write_start(context, file)
+    looking = asyncio.get_running_loop().create_task(watch.run())
+    looking.add_done_callback(lambda task: _defect(context, task))
+    context.feed(Begun())
+    await context.ended.wait()
+    await end_workers(context)
+    looking.cancel()
+    births.close()
+    if context.ending is None:
+        raise AssertionError("the run ended without a decision to end it")
+    return context.ending
+
+
+def _probe(context: Context) -> tuple[Finding, ...]:
+    torch = sys.modules.get("torch")
+    # Counted without a context on any device: workers will want to fork.
+    devices = 0 if torch is None else torch.cuda.device_count()
+    return (*probe_shared_memory(), *probe_folder(context.folder), *probe_devices(context.options.seats, devices))
+
+
+def _write_start(context: Context, file: RunFile) -> None:
+    torch = sys.modules.get("torch")
+    versions = {"python": platform.python_version(), "torch": "none" if torch is None else str(torch.__version__)}
+    write_run_file(context.folder, RunFile(run=file.run, command=file.command, options=file.options, versions=versions))
+    options = context.options
+    context.note(
+        RunStarted(command=file.command, seats=options.seats, spares=options.spares, pid=os.getpid(), versions=versions)
+    )
+
+
+def _user_environment() -> dict[str, str]:
+    """The environment as the user had it: the guardian changed two variables for the zygote's sake."""
+    environment = dict(os.environ)
+    for name in (OPENBLAS, OMP):
+        environment.pop(name, None)
+        kept = environment.pop(f"{USER_SETTINGS}{name}", None)
+        if kept is not None:
+            environment[name] = kept
+    return environment
+
+
+def _watch_guardian(lifeline: int, context: Context) -> None:
+    loop = asyncio.get_running_loop()
+
+    def lost() -> None:
+        loop.remove_reader(lifeline)
+        context.say("closeranks: the guardian is gone; the run is ended")
+        context.carry_out(EndRun(outcome="failed", exit_code=1, reason="the guardian process was killed", now=True))
+
+    loop.add_reader(lifeline, lost)
+
+
+def _defect(context: Context, task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        context.fail(f"defect in the supervisor: {type(error).__name__}: {error}")
+
+
+def _write_last_words(lines: tuple[str, ...]) -> None:
+    """They come last, and whole where there is a reader; one that does not read must not keep us."""
+    last = Screen(Lines(sys.stdout))
+    for line in lines:
+        last.say(line)
+    last.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

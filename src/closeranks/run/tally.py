@@ -1,0 +1,56 @@
+"""Which step is closed by every seat: merges the rings of all vitals pages. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from closeranks.events import StepClosed
+from closeranks.vitals import StepMark
+
+
+class Tally:
+    """Collects the marks of all seats and tells, in order, which steps are complete."""
+
+    def __init__(self, seats: int) -> None:
+        self._seats = seats
+        self._open: dict[int, dict[int, StepMark]] = {}
+        self._newest = -1
+
+    @property
+    def newest_step(self) -> int:
+        """The highest step that was ever closed by all, -1 before the first."""
+        return self._newest
+
+    def restart(self) -> None:
+        """A group starts from nothing: marks of the group before it are void."""
+        self._open.clear()
+
+    def add(self, seat: int, marks: Iterable[StepMark]) -> None:
+        """Note what one seat has closed."""
+        for mark in marks:
+            self._open.setdefault(mark.step, {})[seat] = mark
+
+    def take_closed(self) -> tuple[StepClosed, ...]:
+        """The steps that are complete now and were not before."""
+        return self._take([step for step, marks in self._open.items() if len(marks) == self._seats])
+
+    def settle(self, step: int) -> tuple[StepClosed, ...]:
+        """A restore plan goes on after ``step``: seats without it get its result; later marks are void."""
+        self._open = {number: marks for number, marks in self._open.items() if number <= step}
+        return self._take(list(self._open))
+
+    def _take(self, steps: list[int]) -> tuple[StepClosed, ...]:
+        return tuple(self._close(step, self._open.pop(step)) for step in sorted(steps))
+
+    def _close(self, step: int, marks: dict[int, StepMark]) -> StepClosed:
+        repeated = step <= self._newest
+        self._newest = max(self._newest, step)
+        losses = (marks[seat].loss if seat in marks else math.nan for seat in range(self._seats))
+        return StepClosed(
+            step=step,
+            began_mono_s=min(mark.opened_ns for mark in marks.values()) / 1e9,
+            closed_mono_s=max(mark.closed_ns for mark in marks.values()) / 1e9,
+            losses=tuple(loss if math.isfinite(loss) else None for loss in losses),
+            repeated=repeated,
+        )

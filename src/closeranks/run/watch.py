@@ -1,0 +1,137 @@
+"""The regular look at all workers: closed steps, where seconds went, and whether there is progress."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from closeranks.decide.protocol import ProcStuck, StepDone, Tick
+from closeranks.events import StepClosed
+from closeranks.run.context import Context
+from closeranks.run.doubts import Doubts
+from closeranks.run.exits import Exits
+from closeranks.run.orphans import Orphans
+from closeranks.run.stacks import capture
+from closeranks.run.tally import Tally
+from closeranks.run.worker import Worker
+
+LOOK_S = 0.05
+_TICK_S = 0.25
+_ACCOUNT_S = 2.0
+
+
+class Watch:
+    """Looks every ``LOOK_S`` from ``run``; ``gather`` is also called when a worker has ended."""
+
+    def __init__(self, context: Context, exits: Exits, orphans: Orphans, doubts: Doubts) -> None:
+        self._context = context
+        self._exits = exits
+        self._orphans = orphans
+        self._doubts = doubts
+        self._tally = Tally(context.options.seats)
+        self._quiet_since_s = time.monotonic()
+
+    # --- called by others ---------------------------------------------------------------------------------------
+
+    def start_group(self) -> None:
+        """A group starts from nothing."""
+        self._tally.restart()
+        self._quiet_since_s = time.monotonic()
+
+    def settle(self, step: int) -> None:
+        """A restore plan goes on after this step."""
+        for closed in self._tally.settle(step):
+            self._close(closed)
+
+    def newest_open_step(self) -> int:
+        """The highest step that a seat has opened or is about to open."""
+        pages = [worker.page for worker in self._members().values() if worker.page.begun]
+        return max((page.read().step for page in pages), default=0)
+
+    def gather(self, worker: Worker) -> None:
+        """Take the steps that a worker has closed since the last look, for as long as its page is there."""
+        if worker.seat is None or worker.fenced or self._context.members.get(worker.seat) != worker.proc:
+            return
+        if worker.page.begun:
+            worker.ring_head, marks = worker.page.steps_since(worker.ring_head)
+            self._tally.add(worker.seat, marks)
+
+    # --- the loop -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        next_tick_s = next_account_s = time.monotonic()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now_s = time.monotonic()
+            self.look()
+            if now_s >= next_tick_s:
+                next_tick_s = now_s + _TICK_S
+                self._context.feed(Tick())
+                self._exits.sweep()
+                self._flush_outputs()
+                self._hear_silence(now_s)
+            if now_s >= next_account_s:
+                next_account_s = now_s + _ACCOUNT_S
+                self._orphans.note([worker.started.pid for worker in self._context.living()])
+                for worker in self._context.living():
+                    self._exits.report_account(worker)
+
+    def look(self) -> None:
+        """One look at all members."""
+        members = self._members()
+        for worker in members.values():
+            self.gather(worker)
+        for closed in self._tally.take_closed():
+            self._close(closed)
+        readings = {seat: worker.page.read() for seat, worker in members.items() if worker.page.begun}
+        if readings:
+            self._context.screen.vitals(readings)
+        self._doubts.look(
+            {members[seat].proc: reading for seat, reading in readings.items() if not members[seat].asked}
+        )
+
+    def _members(self) -> dict[int, Worker]:
+        context = self._context
+        found = {seat: context.workers.get(proc) for seat, proc in context.members.items()}
+        return {seat: worker for seat, worker in found.items() if worker is not None and worker.alive}
+
+    def _close(self, closed: StepClosed) -> None:
+        self._context.note(closed)
+        self._context.feed(StepDone(step=closed.step, duration_s=closed.closed_mono_s - closed.began_mono_s))
+
+    # --- scripts without the library ----------------------------------------------------------------------------
+
+    def _flush_outputs(self) -> None:
+        for worker in self._context.living():
+            for output in worker.outputs:
+                output.flush_partial()
+
+    def _hear_silence(self, now_s: float) -> None:
+        """Without vitals the only sign of life is output."""
+        context = self._context
+        if context.library or context.ending is not None:
+            return
+        living = context.living()
+        if not living:
+            return
+        quietest = min(living, key=self._heard_s)
+        last_s = max(map(self._heard_s, living))
+        silent_s, allowed_s = now_s - last_s, context.options.silence_s
+        if silent_s > allowed_s:
+            self._quiet_since_s = now_s
+            detail = f"no process printed anything for {silent_s:.1f} s, {allowed_s:g} s are allowed (--silence)"
+            fact = ProcStuck(proc=quietest.proc, detail=detail, silent_s=silent_s, allowed_s=allowed_s)
+            context.spawn(self._capture_all(living, fact))
+
+    def _heard_s(self, worker: Worker) -> float:
+        heard = (output.heard_mono_s for output in worker.outputs)
+        return max([self._quiet_since_s, *(at_s for at_s in heard if at_s is not None)])
+
+    async def _capture_all(self, workers: list[Worker], fact: ProcStuck) -> None:
+        """Nobody can be named without vitals, so the stacks of all are the evidence."""
+        context = self._context
+        captures = (capture(worker, context.folder, context.options.kind) for worker in workers)
+        for captured in await asyncio.gather(*captures):
+            context.note(captured)
+        context.feed(fact)

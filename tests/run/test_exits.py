@@ -1,0 +1,123 @@
+"""A process that cannot be ended does not block the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from closeranks.decide.protocol import Decision, Fact, Isolate, ProcEnded
+from closeranks.journal import Journal
+from closeranks.run import exits as exits_module
+from closeranks.run.birth import Place, open_channels
+from closeranks.run.context import Context
+from closeranks.run.ears import Ears
+from closeranks.run.exits import Exits
+from closeranks.run.links import Link
+from closeranks.run.options import RunOptions
+from closeranks.run.orphans import Orphans
+from closeranks.run.processes import Started, Starter
+from closeranks.run.screen import Nothing, Screen
+from closeranks.run.worker import Worker
+from closeranks.vitals import Vitals
+
+
+class Listener:
+    """In the controller's place: keeps the facts."""
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+
+    def step(self, fact: Fact, now_s: float) -> tuple[Decision, ...]:
+        assert now_s > 0
+        self.facts.append(fact)
+        return ()
+
+
+class Stand:
+    """A supervisor's exits with one worker: a process that sleeps."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "stacks").mkdir()
+        self.listener = Listener()
+        self.screen = Screen(Nothing())
+        self.context = Context(
+            run="r",
+            folder=folder,
+            options=RunOptions(target="x"),
+            environment={},
+            journal=Journal.create(folder / "journal.jsonl", "r", "n"),
+            controller=self.listener,
+            starter=Starter(None),
+            screen=self.screen,
+        )
+        self.exits = Exits(self.context, Orphans())
+        ears = Ears(self.context, self.exits)
+        self.child = subprocess.Popen(["sleep", "1000"])
+        channels, theirs = open_channels("test")
+        for fd in theirs:
+            os.close(fd)
+        self.worker = Worker(
+            place=Place(1, 0, 1, 1, 1, 0),
+            started=Started(self.child.pid, os.pidfd_open(self.child.pid), "spawn"),
+            channels=channels,
+            page=Vitals(channels.vitals),
+            link=Link(channels.control, lambda message: ears.hear(self.worker, message), lambda _reason: None),
+            outputs=(),
+            seat=0,
+            incarnation=1,
+        )
+        self.context.workers[1] = self.worker
+        self.exits.watch(self.worker)
+
+    def close(self) -> None:
+        self.context.journal.close()
+        self.screen.close()
+        self.child.returncode = 0
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)  # facts come from callbacks of the loop
+
+
+def ended(signal_number: int | None, *, unkillable: bool) -> ProcEnded:
+    return ProcEnded(proc=1, code=None, signal=signal_number, crash=None, left_at_step=None, unkillable=unkillable)
+
+
+@pytest.mark.process
+def test_a_process_that_is_isolated_is_reported_ended_once(tmp_path):
+    async def isolate() -> list[Fact]:
+        stand = Stand(tmp_path)
+        for _ in range(2):
+            stand.exits.isolate(Isolate(proc=1, reason="test", capture_stack=False))
+        await until(lambda: stand.listener.facts)
+        stand.close()
+        return stand.listener.facts
+
+    assert asyncio.run(isolate()) == [ended(signal.SIGKILL, unkillable=False)]
+
+
+@pytest.mark.process
+def test_a_process_that_does_not_die_is_fenced_and_its_late_end_changes_nothing(tmp_path, monkeypatch):
+    async def isolate() -> tuple[list[Fact], bool]:
+        stand = Stand(tmp_path)
+        stand.exits.kill = lambda _worker: None
+        stand.exits.isolate(Isolate(proc=1, reason="test", capture_stack=False))
+        await until(lambda: stand.listener.facts)
+        alive = stand.worker.alive
+        os.kill(stand.child.pid, signal.SIGKILL)
+        await until(lambda: stand.worker.ended)
+        stand.close()
+        return stand.listener.facts, alive
+
+    monkeypatch.setattr(exits_module, "UNKILLABLE_S", 0.1)
+    facts, alive = asyncio.run(isolate())
+    assert facts == [ended(None, unkillable=True)]
+    assert not alive

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from closeranks.run.tally import Tally
+from closeranks.vitals import StepMark
+
+
+def mark(step: int, at_s: float = 1.0, loss: float = 0.5) -> StepMark:
+    return StepMark(step, 0, int((at_s - 0.5) * 1e9), int(at_s * 1e9), loss)
+
+
+def test_a_step_is_closed_when_every_seat_has_it():
+    tally = Tally(2)
+    tally.add(0, [mark(0, 1.0), mark(1, 2.0)])
+    assert tally.take_closed() == ()
+    tally.add(1, [mark(0, 3.0, loss=math.nan)])
+    (closed,) = tally.take_closed()
+    assert (closed.step, closed.began_mono_s, closed.closed_mono_s) == (0, 0.5, 3.0)
+    assert closed.losses == (0.5, None)
+    assert not closed.repeated
+    assert tally.take_closed() == ()
+
+
+def test_a_restore_plan_closes_what_receivers_get_and_voids_what_is_done_again():
+    tally = Tally(2)
+    tally.add(0, [mark(0), mark(1), mark(2)])
+    assert [closed.step for closed in tally.settle(1)] == [0, 1]
+    assert tally.take_closed() == ()
+    tally.add(0, [mark(2)])
+    tally.add(1, [mark(2)])
+    assert [closed.step for closed in tally.take_closed()] == [2]
+
+
+def test_a_step_done_again_after_a_restart_is_repeated():
+    tally = Tally(1)
+    tally.add(0, [mark(0), mark(1)])
+    tally.take_closed()
+    tally.restart()
+    tally.add(0, [mark(0), mark(1), mark(2)])
+    assert [(closed.step, closed.repeated) for closed in tally.take_closed()] == [(0, True), (1, True), (2, False)]
+    assert tally.newest_step == 2
+
+
+@given(st.permutations([(seat, step) for seat in range(3) for step in range(4)]), st.integers(1, 5))
+def test_each_step_is_told_once_whatever_the_order_of_the_looks(order, every):
+    tally, told = Tally(3), []
+    for number, (seat, step) in enumerate(order):
+        tally.add(seat, [mark(step)])
+        if number % every == 0:
+            told += [closed.step for closed in tally.take_closed()]
+    told += [closed.step for closed in tally.take_closed()]
+    assert sorted(told) == [0, 1, 2, 3]
