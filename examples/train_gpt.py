@@ -8,10 +8,10 @@ runs as well under plain python, as a world of one.
 from __future__ import annotations
 
 import argparse
+import functools
 
 import torch
 from gpt import GPT, Corpus, loss_of
-from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 import closeranks as cr
@@ -36,8 +36,13 @@ def main() -> None:
             step.report(loss=loss)
             optimizer.step()
             optimizer.zero_grad()
-    if distributed.get_rank() == 0:
-        print(f"{options.steps} steps, last loss {loss.item():.4f}")
+            step.on_close(functools.partial(log, job, step.number, loss))
+
+
+def log(job: cr.Job, step: int, loss: torch.Tensor) -> None:
+    """Tell how the training goes; called once for each step that is closed, however often it was tried."""
+    if step % 10 == 0 and job.rank == 0:
+        print(f"step {step} loss {loss.item():.4f}", flush=True)
 
 
 def parse() -> argparse.Namespace:

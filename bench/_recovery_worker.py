@@ -1,0 +1,94 @@
+"""The training run of bench/recovery.py: the same model, data, update and log under every launcher.
+
+Every rank appends a line ``step pid monotonic_s`` to LOG/rank<k> when a step is complete there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+from gpt import GPT, Corpus, loss_of
+
+SEATS = 4
+CONTEXT = 64
+GLOBAL_BATCH = 16
+LAYERS, WIDTH = 6, 256  # 4.9 million parameters
+
+
+def build(device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """The model on all sides."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(GPT(LAYERS, WIDTH, CONTEXT).to(device))
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def update(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor) -> None:
+    """One step on all sides."""
+    loss_of(model, batch).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def write_down(folder: Path, rank: int, step: int) -> None:
+    """A complete step, in one write."""
+    line = f"{step} {os.getpid()} {time.monotonic()!r}\n"
+    fd = os.open(folder / f"rank{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(fd, line.encode())
+    os.close(fd)
+
+
+def under_closeranks(folder: Path, steps: int) -> None:
+    """With the library."""
+    import closeranks as cr
+
+    job = cr.join()
+    model, optimizer = build(job.device)
+    batches = cr.Batches(Corpus(CONTEXT), global_batch=GLOBAL_BATCH, seed=0)
+    job.protect(model=model, optimizer=optimizer, batches=batches)
+    for step in job.steps(until=steps):
+        with step:
+            update(model, optimizer, step.batch)
+            step.on_close(functools.partial(_write_down_seat, folder, job, step.number))
+
+
+def _write_down_seat(folder: Path, job: object, step: int) -> None:
+    write_down(folder, job.rank, step)  # type: ignore[attr-defined]  # a spare's rank is known once it is seated
+
+
+def plain(folder: Path, steps: int) -> None:
+    """Without it: from the beginning after every restart, which is the fastest that a restart can be."""
+    distributed.init_process_group("gloo")
+    rank = distributed.get_rank()
+    model, optimizer = build(torch.device("cpu"))
+    corpus, share = Corpus(CONTEXT), GLOBAL_BATCH // SEATS
+    for step in range(steps):
+        first = step * GLOBAL_BATCH + rank * share
+        batch = torch.stack([corpus[(first + i) % len(corpus)] for i in range(share)])
+        update(model, optimizer, batch)
+        write_down(folder, rank, step)
+
+
+def main() -> None:
+    """Train on the side that is named."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("side", choices=["closeranks", "plain"])
+    parser.add_argument("log", type=Path)
+    parser.add_argument("--steps", type=int, default=10_000)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    run = under_closeranks if options.side == "closeranks" else plain
+    run(options.log, options.steps)
+
+
+if __name__ == "__main__":
+    main()
