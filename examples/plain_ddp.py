@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=192)
-    parser.add_argument("--context", type=int, default=64)
+    parser.add_argument("--context", type=int, default=48)
     parser.add_argument("--batch", type=int, default=8)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -51,7 +51,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=192)
-    parser.add_argument("--context", type=int, default=64, help="bytes that the model sees")
+    parser.add_argument("--context", type=int, default=48, help="bytes that the model sees")
     parser.add_argument("--batch", type=int, default=8, help="windows in a step, over all ranks")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
