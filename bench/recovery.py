@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from _common import Bar, Bench, at_least, at_most, control, interleaved, ratio_of_medians, spelled
+from closeranks.run.descendants import descendants, read_stat, read_table
 
 from closeranks import journal
 from closeranks.events import Phase, PhaseBegan, ProcessReady, Record, StepClosed
@@ -35,6 +36,7 @@ START_LIMIT_S = 90.0
 RECOVERY_LIMIT_S = 90.0
 POLL_S = 0.02  # of files; all times that count are written into them by the ranks
 WORKER = Path(__file__).with_name("_recovery_worker.py")
+TORCHFT_LAUNCHER = Path(__file__).with_name("_torchft_launcher.py")
 OTHERS = {"torchft": "torchft", "nvidia-resiliency-ext": "nvidia_resiliency_ext"}
 
 
@@ -86,6 +88,14 @@ def ft_launcher_side() -> Side:
     launcher = ["ft_launcher", "--nproc-per-node", str(SEATS), "--nnodes", "1", "--max-restarts", "3"]
     rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
     return Side(lambda _: [*launcher, *rendezvous], "plain", environment=(("OMP_NUM_THREADS", "1"),))
+
+
+def torchft_side() -> Side:
+    """What torchft does by default: a lighthouse, and each rank a replica under a torchrun of its own."""
+    return Side(lambda _: [sys.executable, str(TORCHFT_LAUNCHER), str(SEATS)], "torchft")
+
+
+OTHER_SIDES = {"torchft": torchft_side, "nvidia_resiliency_ext": ft_launcher_side}
 
 
 def read_logs(folder: Path) -> list[list[Line]]:
@@ -141,9 +151,7 @@ def measure(side: Side, draw: random.Random) -> Recovery | None:
     folder = Path(tempfile.mkdtemp(prefix="closeranks-bench-"))
     command = [*side.command(folder), str(WORKER), side.worker, str(folder)]
     with (folder / "output").open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=output, env=os.environ | dict(side.environment), start_new_session=True
-        )
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | dict(side.environment))
     try:
         wait_for(lambda: is_warm(folder, side) or process.poll() is not None, START_LIMIT_S)
         if process.poll() is not None or not is_warm(folder, side):
@@ -151,7 +159,8 @@ def measure(side: Side, draw: random.Random) -> Recovery | None:
         recovery = kill_one(folder, draw.randrange(SEATS))
     finally:
         end(process)
-    shutil.rmtree(folder)
+    if recovery is not None:
+        shutil.rmtree(folder)  # else the output is there to be read
     return recovery
 
 
@@ -194,13 +203,18 @@ def wait_for(condition: Callable[[], bool], limit_s: float) -> None:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End the launcher with all that it started in its session."""
+    """End the launcher and everything that it started: not every launcher does so itself."""
+    started = descendants(process.pid, read_table())
     process.terminate()
     try:
         process.wait(timeout=20)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait()
+    for stat in started:
+        now = read_stat(stat.pid)
+        if now is not None and now.start_ticks == stat.start_ticks:
+            os.kill(stat.pid, signal.SIGKILL)
 
 
 def tail(path: Path) -> str:
@@ -249,10 +263,8 @@ def main() -> int:
     for name, module in OTHERS.items():
         if importlib.util.find_spec(module) is None:
             bench.say(f"{name} is not installed: not measured")
-        elif module == "nvidia_resiliency_ext":
-            sides[name] = ft_launcher_side()
         else:
-            bench.say(f"{name} replaces whole replica groups and needs another script: not measured by this one")
+            sides[name] = OTHER_SIDES[module]()
     rounds = 1 if bench.options.quick else 5
     measured = interleaved({name: lambda side=side: measure(side, draw) for name, side in sides.items()}, rounds, 0)
     results = {name: [recovery for recovery in all_of if recovery] for name, all_of in measured.items()}
