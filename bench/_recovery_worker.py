@@ -79,6 +79,14 @@ def plain(folder: Path, steps: int) -> None:
         write_down(folder, rank, step)
 
 
+def average(manager: Any, gradients: list[Tensor]) -> None:
+    """One all-reduce over all gradients."""
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    manager.allreduce(flat).wait()
+    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
 def under_torchft(folder: Path, steps: int) -> None:
     """With torchft, every rank a replica of its own; its averaging by hand, since its DDP asserts when a peer dies."""
     from torchft import Manager, Optimizer, ProcessGroupGloo
@@ -107,8 +115,7 @@ def under_torchft(folder: Path, steps: int) -> None:
         batch = torch.stack([corpus[(first + i) % len(corpus)] for i in range(share)])
         optimizer.zero_grad()
         loss_of(model, batch).backward()
-        for work in [manager.allreduce(p.grad) for p in model.parameters() if p.grad is not None]:
-            work.wait()
+        average(manager, [p.grad for p in model.parameters() if p.grad is not None])
         optimizer.step()
         if manager.current_step() > step:  # committed, not dropped
             write_down(folder, rank, manager.current_step())

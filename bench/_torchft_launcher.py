@@ -13,13 +13,14 @@ import sys
 from torchft.coordination import LighthouseServer
 
 LAUNCHER = ("-m", "torch.distributed.run", "--nproc-per-node", "1", "--nnodes", "1", "--max-restarts", "3")
+JOIN_TIMEOUT_MS = 60_000  # as the torchft_lighthouse command has it; the server alone forms quorums of half the ranks
 RENDEZVOUS = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
 
 
 def main() -> int:
     """Run until all replicas are done."""
     replicas = int(sys.argv[1])
-    lighthouse = LighthouseServer(bind="[::]:0", min_replicas=1)
+    lighthouse = LighthouseServer(bind="[::]:0", min_replicas=1, join_timeout_ms=JOIN_TIMEOUT_MS)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     running = [replica(number, replicas, lighthouse.address()) for number in range(replicas)]
     try:
