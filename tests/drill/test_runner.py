@@ -93,3 +93,10 @@ def test_a_run_that_ignores_the_request_to_end_is_killed(monkeypatch):
         process.stdout.readline()
         runner_module.end(process)
     assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.process
+def test_a_visible_run_prints_where_we_do(launcher, tmp_path, capfd):
+    evidence = Runner(tmp_path / "runs", visible=True).undisturbed(RunSpec(command=("0",)))
+    assert evidence.output == ""
+    assert capfd.readouterr().out == "plan: None\n"

@@ -138,7 +138,7 @@ def _report(console: Console, results: list[Result]) -> None:
     for result in results:
         if result.outcome is not Outcome.HELD:
             for reason in result.reasons:
-                console.print(f"seed {result.seed}: {reason}", markup=False, highlight=False)
+                console.print(f"seed {result.seed}: {reason}", markup=False, highlight=False, soft_wrap=True)
             console.print(f"replay: {result.replay}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -43,7 +43,9 @@ class Moment(StrEnum):
 FAILURE_CODE = 7
 HARMLESS = frozenset({Kind.PAUSE, Kind.SLOW})  # negative controls
 FROM_A_TIMER = frozenset({Kind.KILL, Kind.FREEZE})  # kinds that any thread can carry out for the whole process
-AT_EXACT_STEP = frozenset({Moment.FORWARD, Moment.BACKWARD, Moment.COLLECTIVE, Moment.APPLY, Moment.BETWEEN})
+AT_EXACT_STEP = frozenset(
+    {Moment.FORWARD, Moment.BACKWARD, Moment.COLLECTIVE, Moment.APPLY, Moment.CLOSING, Moment.BETWEEN}
+)
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,8 +64,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def due(self, moment: str, step: int) -> bool:
         """Whether a worker that reaches ``moment`` of ``step`` is where this fault strikes.
 
-        Moments outside the steps cannot be planned to the step: a recovery strikes from ``step`` on, start-up,
-        idling and closing at any.
+        Moments outside the steps cannot be planned to the step: in a recovery a fault strikes once ``step`` is
+        closed, at start-up and idling at any step.
         """
         if moment != self.moment:
             return False

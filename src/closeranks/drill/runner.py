@@ -26,11 +26,15 @@ Progress = Callable[[Path, float], None]  # run folder, seconds since the start
 
 
 class Runner:
-    """Makes runs below ``folder`` (created; nothing in it is ever overwritten)."""
+    """Makes runs below ``folder`` (created; nothing in it is ever overwritten).
 
-    def __init__(self, folder: Path, progress: Progress | None = None) -> None:
+    What a run prints goes to ``output.log`` in its place, or, if ``visible``, where ours goes.
+    """
+
+    def __init__(self, folder: Path, progress: Progress | None = None, *, visible: bool = False) -> None:
         self._folder = folder
         self._progress = progress
+        self._visible = visible
         self._undisturbed: dict[RunSpec, Evidence] = {}
         self._made = 0
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -59,8 +63,8 @@ class Runner:
             process = subprocess.Popen(
                 command_line(run, place / "run"),
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                stdout=None if self._visible else output,
+                stderr=None if self._visible else subprocess.STDOUT,
                 env=environment,
             )
             exit_code = self._wait(process, place / "run", run.timeout_s)

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import msgspec
 
-from closeranks.drill.fault import AT_EXACT_STEP, HARMLESS, Fault, Moment
+from closeranks.drill.fault import AT_EXACT_STEP, HARMLESS, Fault
 from closeranks.drill.plan import Expect
 from closeranks.events import FaultInjected, IncidentClosed, IncidentOpened, Record, StepClosed
 
@@ -126,7 +126,7 @@ def _incidents(expect: Expect, faults: tuple[Fault, ...], drilled: Evidence) -> 
     closed = [r.event for r in drilled.records if isinstance(r.event, IncidentClosed)]
     broken: list[str] = []
     unknown: list[str] = []
-    harmful = [f for f in faults if f.kind not in HARMLESS and f.moment is not Moment.CLOSING]
+    harmful = [fault for fault in faults if fault.kind not in HARMLESS]
     if faults and all(fault.kind in HARMLESS for fault in faults):
         broken += [f"incident {event.incident} was opened without a fault: {event.summary}" for event in opened]
     elif harmful and not opened and len(missed(faults, drilled.records)) < len(faults):

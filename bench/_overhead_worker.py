@@ -1,0 +1,99 @@
+"""The training run of bench/overhead.py; seat 0 writes the time of every step to OUT as JSON.
+
+``toggled`` switches supervision off and on in alternating blocks of steps, inside one process and one process group.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+from gpt import GPT, Corpus, loss_of
+
+CONTEXT = 32
+BLOCK_STEPS = 10  # short enough that drift of the machine hits both sides of a toggle alike
+SKIPPED = 2 * BLOCK_STEPS  # warm-up
+
+
+def build(width: int, layers: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """The model on all sides."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(GPT(layers, width, CONTEXT, dropout=0.0))
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def update(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor) -> None:
+    """One step on all sides."""
+    loss_of(model, batch).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def under_closeranks(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Steps with the library; ``toggled``: with supervision on in every second block only."""
+    import closeranks as cr
+
+    job = cr.join()
+    model, optimizer = build(options.width, options.layers)
+    batches = cr.Batches(Corpus(CONTEXT), global_batch=options.batch, seed=0)
+    job.protect(model=model, optimizer=optimizer, batches=batches)
+    times: list[dict[str, Any]] = []
+    before_s, block = time.perf_counter(), -1
+    for step in job.steps(until=options.steps):
+        if options.side == "toggled":
+            job.supervised = step.number // BLOCK_STEPS % 2 == 1
+        with step:
+            update(model, optimizer, step.batch)
+        now_s, block = time.perf_counter(), step.number // BLOCK_STEPS
+        times.append({"step": step.number, "block": block, "on": block % 2 == 1, "s": now_s - before_s})
+        before_s = now_s
+    if options.side == "toggled":
+        job.supervised = True
+    return times if job.rank == 0 else []
+
+
+def plain(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Steps of plain DDP, on data of the same shape, drawn the same way."""
+    distributed.init_process_group("gloo")
+    rank, size = distributed.get_rank(), distributed.get_world_size()
+    model, optimizer = build(options.width, options.layers)
+    corpus, share = Corpus(CONTEXT), options.batch // size
+    order = torch.randperm(len(corpus), generator=torch.Generator().manual_seed(0)).tolist()
+    times: list[dict[str, Any]] = []
+    before_s = time.perf_counter()
+    for step in range(options.steps):
+        first = step * options.batch + rank * share
+        update(model, optimizer, torch.stack([corpus[order[first + i]] for i in range(share)]))
+        now_s = time.perf_counter()
+        times.append({"step": step, "block": step // BLOCK_STEPS, "on": False, "s": now_s - before_s})
+        before_s = now_s
+    return times if rank == 0 else []
+
+
+def main() -> None:
+    """Train on the side that is named."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("side", choices=["toggled", "closeranks", "plain"])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=8)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    times = plain(options) if options.side == "plain" else under_closeranks(options)
+    if times:
+        options.out.write_text(json.dumps(times[SKIPPED:]))
+
+
+if __name__ == "__main__":
+    main()
