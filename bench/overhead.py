@@ -68,7 +68,7 @@ def run_worker(side: str, words: tuple[str, ...]) -> list[dict[str, float]]:
         if side == "plain":
             launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         else:
-            launcher = [sys.executable, "-m", "closeranks.cli.main", "run", "--run-dir", str(Path(folder) / "run")]
+            launcher = [sys.executable, "-m", "closeranks", "run", "--run-dir", str(Path(folder) / "run")]
         command = [*launcher, "--nproc-per-node", str(RANKS), str(WORKER), side, str(out), *words]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LIMIT_S, check=False)

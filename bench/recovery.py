@@ -69,7 +69,7 @@ def closeranks_side(spares: int) -> Side:
     """``closeranks run``."""
 
     def command(folder: Path) -> list[str]:
-        launcher = [sys.executable, "-m", "closeranks.cli.main", "run", "--nproc-per-node", str(SEATS)]
+        launcher = [sys.executable, "-m", "closeranks", "run", "--nproc-per-node", str(SEATS)]
         return [*launcher, "--spares", str(spares), "--view", "text", "--run-dir", str(folder / "run")]
 
     return Side(command, spares=spares)

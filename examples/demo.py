@@ -53,7 +53,7 @@ def main() -> int:
     result = carry_out(Narrated(Runner(folder, visible=True), console), drawn)
     console.rule("report of the broken run")
     run_folder = folder / "02-drilled" / "run"
-    subprocess.run([sys.executable, "-m", "closeranks.cli.main", "report", str(run_folder)], check=False)
+    subprocess.run([sys.executable, "-m", "closeranks", "report", str(run_folder)], check=False)
     tell(console, result)
     console.print(f"{time.monotonic() - began_s:.0f} s in all; everything is in {folder.relative_to(ROOT)}")
     return int(result.outcome)

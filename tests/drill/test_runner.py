@@ -37,7 +37,7 @@ def launcher(monkeypatch):
 
 def test_the_command_line_is_what_a_user_would_type(tmp_path):
     words = command_line(RunSpec(command=("train.py", "--lr", "1"), seats=4, spares=2), tmp_path / "run")
-    assert words[:4] == [sys.executable, "-m", "closeranks.cli.main", "run"]
+    assert words[:4] == [sys.executable, "-m", "closeranks", "run"]
     sizes = ["--nproc-per-node", "4", "--spares", "2"]
     assert words[4:] == [*sizes, "--run-dir", str(tmp_path / "run"), "train.py", "--lr", "1"]
 

@@ -86,7 +86,7 @@ class Runner:
 
 def command_line(run: RunSpec, run_folder: Path) -> list[str]:
     """What a user would type to make this run."""
-    launcher = [sys.executable, "-m", "closeranks.cli.main", "run"]
+    launcher = [sys.executable, "-m", "closeranks", "run"]
     sizes = ["--nproc-per-node", str(run.seats), "--spares", str(run.spares)]
     return [*launcher, *sizes, "--run-dir", str(run_folder), *run.command]
 
