@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from _common import Bar, Bench, at_least, at_most, control, interleaved, ratio_of_medians, spelled
-from closeranks.run.descendants import descendants, read_stat, read_table
 
 from closeranks import journal
 from closeranks.events import Phase, PhaseBegan, ProcessReady, Record, StepClosed
+from closeranks.run.descendants import descendants, read_stat, read_table
 
 SEATS = 4
 STEPS_BEFORE = 6  # completed on all ranks before the kill; buckets have settled, caches are warm

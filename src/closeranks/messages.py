@@ -8,6 +8,7 @@ the membership carries its term; a receiver drops what belongs to an older one.
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import msgspec
 
@@ -242,7 +243,7 @@ def encode(message: Message) -> bytes:
 class Decoder:
     """Cuts a byte stream into messages: feed it what was read, take what is complete."""
 
-    def __init__(self, kinds: type) -> None:
+    def __init__(self, kinds: Any) -> None:
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(kinds)
         self._buffer = bytearray()
 

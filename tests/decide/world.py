@@ -417,7 +417,7 @@ def _named(decision: Decision) -> tuple[int, ...]:
     return ()
 
 
-def _line(decision: Decision) -> str:  # noqa: C901, PLR0911, PLR0912 - one plain case for each decision
+def _line(decision: Decision) -> str:  # noqa: C901, PLR0912 - one plain case for each decision
     match decision:
         case StartGroup(term=term, procs=procs):
             return f"start group under term {term}: {_names(procs)}"

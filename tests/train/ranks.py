@@ -43,7 +43,7 @@ def _worker(path: str, function: str, environment: dict[str, str], handles: dict
         getattr(importlib.import_module(path), function)()
     except SystemExit as end:
         code = int(end.code or 0)
-    except BaseException:  # noqa: BLE001 - the process boundary
+    except BaseException:
         traceback.print_exc()
         code = 1
     sys.stdout.flush()

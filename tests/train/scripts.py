@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.parallel import DistributedDataParallel
 
 import closeranks as cr
 
@@ -50,7 +49,7 @@ def train(*, norm: bool) -> None:
     torch.set_num_threads(1)
     job = cr.join(seed=7)
     torch.manual_seed(0)
-    model = DDP(Net(norm=norm), broadcast_buffers=False)
+    model = DistributedDataParallel(Net(norm=norm), broadcast_buffers=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     batches = cr.Batches(Text(), global_batch=10, seed=3)
@@ -190,7 +189,7 @@ def endless() -> None:
     torch.set_num_threads(1)
     job = cr.join(seed=7)
     torch.manual_seed(0)
-    model = DDP(Net())
+    model = DistributedDataParallel(Net())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=4, seed=3))
     for step in job.steps(until=10**9):
@@ -205,7 +204,7 @@ def accumulate() -> None:
     torch.set_num_threads(1)
     job = cr.join(seed=7)
     torch.manual_seed(0)
-    model = DDP(Net(norm=True))
+    model = DistributedDataParallel(Net(norm=True))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40, growth_interval=2)
@@ -231,7 +230,7 @@ def swallowing() -> None:
     torch.set_num_threads(1)
     job = cr.join(seed=7)
     torch.manual_seed(0)
-    model = DDP(Net())
+    model = DistributedDataParallel(Net())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=10, seed=3))
     for step in job.steps(until=STEPS):
@@ -242,7 +241,7 @@ def swallowing() -> None:
                 step.report(loss=loss)
                 torch.distributed.all_reduce(torch.zeros(1))
                 optimizer.step()
-            except Exception:  # noqa: BLE001, S110 - what users write
+            except Exception:  # noqa: S110 - what users write
                 pass
             optimizer.zero_grad()
 
@@ -259,7 +258,7 @@ def variant(**options: bool) -> None:
     torch.set_num_threads(1)
     job = cr.join(seed=7)
     torch.manual_seed(0)
-    model = DDP(Net(), **options)
+    model = DistributedDataParallel(Net(), **options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=10, seed=3))
     for step in job.steps(until=STEPS):
@@ -284,7 +283,7 @@ def set_up() -> None:
     dist.all_reduce(width)
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     torch.manual_seed(int(box[0]))
-    model = DDP(Net(width=int(width)))
+    model = DistributedDataParallel(Net(width=int(width)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=10, seed=3))
     for step in job.steps(until=STEPS):
@@ -310,7 +309,7 @@ def sockets_of_the_user() -> None:
     served, _ = listener.accept()
     job = cr.join(seed=7)
     torch.manual_seed(0)
-    model = DDP(Net())
+    model = DistributedDataParallel(Net())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=10, seed=3))
     for step in job.steps(until=STEPS):
@@ -331,7 +330,7 @@ def refused() -> None:
 
     torch.set_num_threads(1)
     job = cr.join(seed=7)
-    model = DDP(Net())
+    model = DistributedDataParallel(Net())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=10, seed=3))
     seen = []

@@ -23,7 +23,7 @@ class Numbers:
 def test_every_epoch_shows_every_sample_once(size: int, batch: int, seed: int, shuffle: bool) -> None:
     samples = [s for step in range(3 * size // batch + 1) for s in window(step, batch, size, seed, shuffle=shuffle)]
     for epoch in range(len(samples) // size):
-        assert sorted(s.index for s in samples[epoch * size : (epoch + 1) * size]) == list(range(size))
+        assert sorted(s.place for s in samples[epoch * size : (epoch + 1) * size]) == list(range(size))
         assert {s.epoch for s in samples[epoch * size : (epoch + 1) * size]} == {epoch}
 
 

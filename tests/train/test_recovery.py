@@ -62,7 +62,9 @@ def test_a_replaced_rank_leaves_weights_and_losses_bit_for_bit_equal(
 
 
 @pytest.mark.parametrize("spare", [True, False])
-def test_a_newcomer_receives_the_results_of_set_up_collectives_and_the_scripts_groups(start: Start, spare: bool) -> None:
+def test_a_newcomer_receives_the_results_of_set_up_collectives_and_the_scripts_groups(
+    start: Start, spare: bool
+) -> None:
     finals, _ = undisturbed(start, "set_up")
     finals_after, _ = disturbed(start, "set_up", signal.SIGKILL, spare=spare, at=4)
     assert finals_after == finals
@@ -99,8 +101,8 @@ def footprint(pid: int) -> tuple[int, int, int]:
     """Descriptors, threads, resident MiB."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return (
-        len(os.listdir(f"/proc/{pid}/fd")),
-        len(os.listdir(f"/proc/{pid}/task")),
+        len(list(Path(f"/proc/{pid}/fd").iterdir())),
+        len(list(Path(f"/proc/{pid}/task").iterdir())),
         int(status["VmRSS"].split()[0]) // 1024,
     )
 

@@ -36,7 +36,7 @@ class Link:
         self._sock = sock
         self._on_message = on_message
         self._on_broken = on_broken
-        self._decoder = messages.Decoder(messages.WorkerMessage)  # type: ignore[arg-type]  # a union, as msgspec takes it
+        self._decoder = messages.Decoder(messages.WorkerMessage)  # a union, as msgspec takes it
         self._pending: list[_Chunk] = []
         self._open = True
         self._loop = asyncio.get_running_loop()

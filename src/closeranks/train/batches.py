@@ -17,7 +17,7 @@ class Sample(NamedTuple):
     """Where a sample of a step comes from."""
 
     epoch: int
-    index: int
+    place: int  # index in the dataset
 
 
 def window(step: int, global_batch: int, size: int, seed: int, *, shuffle: bool = True) -> list[Sample]:
@@ -65,7 +65,7 @@ class Batches:
         ValueError: an empty dataset, or a batch size below one.
     """
 
-    def __init__(  # noqa: PLR0913 - the arguments of a data loader
+    def __init__(
         self,
         dataset: Any,
         *,
@@ -107,8 +107,9 @@ class Batches:
     def _fetch_ahead(self, step: int, seat: int, seats: int) -> Any:
         if self._ahead is None or self._ahead[:3] != (step, seat, seats):
             plan = _Windows(self, step, seat, seats)
+            source: Any = self._dataset
             loader: DataLoader[Any] = DataLoader(
-                self._dataset, batch_sampler=plan, num_workers=self._workers, collate_fn=self._collate
+                source, batch_sampler=plan, num_workers=self._workers, collate_fn=self._collate
             )
             self._ahead = (step, seat, seats, iter(loader))
         iterator = self._ahead[3]
@@ -139,8 +140,8 @@ class _Seeded:
         self._seed = seed
 
     def __getitem__(self, sample: Sample) -> Any:
-        seed_everything(derive(self._seed, sample.epoch, sample.index))
-        return self._dataset[sample.index]
+        seed_everything(derive(self._seed, sample.epoch, sample.place))
+        return self._dataset[sample.place]
 
 
 class _Windows:

@@ -17,7 +17,7 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     if flat.numel() == 0:
         return memoryview(b"")
-    return memoryview(flat.view(torch.uint8).numpy())
+    return flat.view(torch.uint8).numpy().data
 
 
 def digest(tensors: Iterable[tuple[str, torch.Tensor]], other: Any) -> str:

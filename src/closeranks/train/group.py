@@ -10,17 +10,17 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch._C._distributed_c10d as c10d
-import torch.distributed as dist
 
 from closeranks.train import setup_record
 from closeranks.train.inner import Inner, Place, PrivateWorld
 from closeranks.train.poison import CollectiveRefused
+from closeranks.train.untyped import c10d, dist
 from closeranks.train.world import Attempt, World, first_tensor_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
+    from types import FrameType
 
 BACKEND = "closeranks"
 _TORCH_FOLDER = torch.__path__[0]
@@ -108,9 +108,9 @@ def _raise_in_user_code(world: World) -> None:
     """Raise PeerLost if the waiting code is the user's; DDP's reducer and autograd must never see an exception."""
     if world.poison is None or torch._C._current_graph_task_id() != -1:
         return
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.endswith(("distributed_c10d.py", "c10d_logger.py")):
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     if frame is not None and not frame.f_code.co_filename.startswith(_TORCH_FOLDER):
         world.raise_if_poisoned()
 
@@ -214,7 +214,7 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # --- launching ---------------------------------------------------------------------------------------------
 
-    def _run(self, operation: str, result: Any, call: Callable[[Any], Any]) -> dist.Work:
+    def _run(self, operation: str, result: Any, call: Callable[[Any], Any]) -> Any:
         world = self._world
         if world.attempt is Attempt.APPLYING:
             raise CollectiveRefused(operation)
@@ -234,7 +234,7 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
             setup.answer(setup_record.describe(operation, self.label, result), result)
         return OuterWork(_done(result), self._world)
 
-    def _send(self, inner: Inner, operation: str, result: Any, call: Callable[[Any], Any]) -> dist.Work:
+    def _send(self, inner: Inner, operation: str, result: Any, call: Callable[[Any], Any]) -> Any:
         world, term = self._world, self._world.term
         world.entering(operation, _size_bytes(result))
         record = self._begin_record(operation, result)
@@ -281,39 +281,41 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # --- collectives; the signatures are torch's ----------------------------------------------------------------
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         return self._run("allreduce", tensors, lambda b: b.allreduce(tensors, opts or c10d.AllreduceOptions()))
 
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist.Work:
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         opts = opts or c10d.AllreduceCoalescedOptions()
         return self._run("allreduce_coalesced", tensors, lambda b: b.allreduce_coalesced(tensors, opts))
 
-    def broadcast(self, tensors: Any, opts: Any = None) -> dist.Work:
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         return self._run("broadcast", tensors, lambda b: b.broadcast(tensors, opts or c10d.BroadcastOptions()))
 
-    def reduce(self, tensors: Any, opts: Any = None) -> dist.Work:
+    def reduce(self, tensors: Any, opts: Any = None) -> Any:
         return self._run("reduce", tensors, lambda b: b.reduce(tensors, opts or c10d.ReduceOptions()))
 
-    def barrier(self, opts: Any = None) -> dist.Work:
+    def barrier(self, opts: Any = None) -> Any:
         return self._run("barrier", [], lambda b: b.barrier(opts or c10d.BarrierOptions()))
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         opts = opts or c10d.AllgatherOptions()
         return self._run("allgather", outputs, lambda b: b.allgather(outputs, inputs, opts))
 
-    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         opts = opts or c10d.AllgatherOptions()
         return self._run("allgather_coalesced", outputs, lambda b: b.allgather_coalesced(outputs, inputs, opts))
 
-    def all_gather_single(self, output: Any, value: Any, opts: Any = None) -> dist.Work:
+    def all_gather_single(self, output: Any, value: Any, opts: Any = None) -> Any:
         opts = opts or c10d.AllgatherOptions()
         return self._run(
-            "all_gather_single", [output], lambda b: _either(b, "all_gather_single", "_allgather_base")(output, value, opts)
+            "all_gather_single",
+            [output],
+            lambda b: _either(b, "all_gather_single", "_allgather_base")(output, value, opts),
         )
 
     _allgather_base = all_gather_single
 
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         opts = opts or c10d.AllgatherOptions()
         return self._run(
             "all_gather_single_coalesced",
@@ -323,26 +325,26 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         opts = opts or c10d.GatherOptions()
         return self._run("gather", outputs or inputs, lambda b: b.gather(outputs, inputs, opts))
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         opts = opts or c10d.ScatterOptions()
         return self._run("scatter", outputs, lambda b: b.scatter(outputs, inputs, opts))
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         opts = opts or c10d.ReduceScatterOptions()
         return self._run("reduce_scatter", outputs, lambda b: b.reduce_scatter(outputs, inputs, opts))
 
-    def reduce_scatter_single(self, output: Any, value: Any, opts: Any = None) -> dist.Work:
+    def reduce_scatter_single(self, output: Any, value: Any, opts: Any = None) -> Any:
         opts = opts or c10d.ReduceScatterOptions()
         names = ("reduce_scatter_single", "_reduce_scatter_base")
         return self._run("reduce_scatter_single", [output], lambda b: _either(b, *names)(output, value, opts))
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         opts = opts or c10d.ReduceScatterOptions()
         return self._run(
             "reduce_scatter_single_coalesced",
@@ -352,28 +354,30 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         opts = opts or c10d.AllToAllOptions()
         return self._run("alltoall", outputs, lambda b: b.alltoall(outputs, inputs, opts))
 
-    def all_to_all_single(  # noqa: PLR0913, PLR0917 - torch's signature
+    def all_to_all_single(
         self, output: Any, value: Any, output_splits: Any, input_splits: Any, opts: Any = None
-    ) -> dist.Work:
+    ) -> Any:
         opts = opts or c10d.AllToAllOptions()
         names = ("all_to_all_single", "alltoall_base")
         return self._run(
-            "all_to_all_single", [output], lambda b: _either(b, *names)(output, value, output_splits, input_splits, opts)
+            "all_to_all_single",
+            [output],
+            lambda b: _either(b, *names)(output, value, output_splits, input_splits, opts),
         )
 
     alltoall_base = all_to_all_single
 
-    def send(self, tensors: Any, rank: int, tag: int = 0) -> dist.Work:
+    def send(self, tensors: Any, rank: int, tag: int = 0) -> Any:
         return self._run("send", tensors, lambda b: b.send(tensors, rank, tag))
 
-    def recv(self, tensors: Any, rank: int, tag: int = 0) -> dist.Work:
+    def recv(self, tensors: Any, rank: int, tag: int = 0) -> Any:
         return self._run("recv", tensors, lambda b: b.recv(tensors, rank, tag))
 
-    def recv_anysource(self, tensors: Any, tag: int = 0) -> dist.Work:
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         return self._run("recv_anysource", tensors, lambda b: b.recv_anysource(tensors, tag))
 
 
@@ -411,20 +415,20 @@ def _each(operation: Any, outputs: Any, inputs: Any, opts: Any) -> _Works | Any:
 
 
 def _either(backend: Any, name: str, older_name: str) -> Any:
-    """torch renamed some collectives in 2.13; use the name that this backend has."""
+    """Torch renamed some collectives in 2.13; use the name that this backend has."""
     return getattr(backend, name, None) or getattr(backend, older_name)
 
 
 def _asked_by_torch_itself() -> bool:
     """Whether the rank is wanted by torch's set-up of a group or of DDP rather than by the user's code."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         file, function = frame.f_code.co_filename, frame.f_code.co_name
         if not file.startswith(_TORCH_FOLDER):
             return False
         if file.endswith("nn/parallel/distributed.py") or function in {"init_process_group", "_register_pg_in_world"}:
             return True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False
 
 

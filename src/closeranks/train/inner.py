@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 import torch
-import torch.distributed as dist
 
 from closeranks.train import sockets
+from closeranks.train.untyped import dist
 
 _GLOO_THREADS = 2
 
@@ -39,7 +39,7 @@ class Inner:
         self.cpu: Any = None
         self.cuda: Any = None
 
-    def connect(self, store: dist.Store) -> None:
+    def connect(self, store: Any) -> None:
         """Meet the other members at ``store`` and connect to each.
 
         Raises:
@@ -62,7 +62,7 @@ class Inner:
         if torch.cuda.is_available():
             self._connect_nccl(meeting)
 
-    def _connect_nccl(self, meeting: dist.Store) -> None:
+    def _connect_nccl(self, meeting: Any) -> None:
         place = self._place
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = place.timeout

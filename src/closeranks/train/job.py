@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -33,6 +32,7 @@ from closeranks.train.seat_page import SeatPage
 from closeranks.train.steps import Loop, Step
 from closeranks.train.timers import Timers
 from closeranks.train.undo import UndoArea, ddp_parts
+from closeranks.train.untyped import dist
 from closeranks.train.world import Attempt, World
 from closeranks.vitals import Doing, Field, Vitals
 
@@ -229,9 +229,7 @@ class Job:
         world = self.world
         self.control = Control(environment.control_fd, world)
         self.page = SeatPage(environment.page_fd, self.protected, self.randomness)
-        world.on_poison = lambda term, detail: self.require_control().send(
-            messages.Poisoned(term=term, detail=detail)
-        )
+        world.on_poison = lambda term, detail: self.require_control().send(messages.Poisoned(term=term, detail=detail))
         world.on_backward = self._on_backward
         world.wait_for_seat = self._wait_for_seat
         self.control.on_descriptors = self._descriptors.extend
@@ -409,5 +407,5 @@ def _facts() -> dict[str, str]:
     }
     if torch.cuda.is_available():
         facts["cuda"] = str(torch.version.cuda)
-        facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     return facts

@@ -21,9 +21,13 @@ from closeranks.train.tree import NotProtectable
 class Stateful(Protocol):
     """Anything that can be protected."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """The state as nested data."""
+        ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
+    def load_state_dict(self, state: dict[str, Any]) -> Any:
+        """Take such a state over."""
+        ...
 
 
 class Protected:

@@ -28,6 +28,7 @@ _HEADER = struct.Struct("<8sQqQqQ")  # magic, bytes of a half, then for each hal
 _MAGIC = b"crpage01"
 _INVALID = -2
 _HEADER_BYTES = 64
+_LENGTH_BYTES = 8
 _STEP_OFFSETS = (16, 32)
 
 
@@ -166,7 +167,9 @@ class SeatPage:
             end = offset + count * dtype.itemsize
             part = bytearray(body[offset:end])
             loaded.append(
-                torch.frombuffer(part, dtype=dtype).reshape(leaf.shape) if part else torch.empty(leaf.shape, dtype=dtype)
+                torch.frombuffer(part, dtype=dtype).reshape(leaf.shape)
+                if part
+                else torch.empty(leaf.shape, dtype=dtype)
             )
             offset = end
         self._adopt(content, loaded)
@@ -205,7 +208,7 @@ def _read_half(fd: int, step: int) -> tuple[_Content, bytes]:
             for half in (0, 1):
                 found, used = marks[2 * half], marks[2 * half + 1]
                 start = _HEADER_BYTES + half * half_bytes
-                if magic == _MAGIC and found == step and 8 < used <= half_bytes and start + used <= size:
+                if magic == _MAGIC and found == step and _LENGTH_BYTES < used <= half_bytes and start + used <= size:
                     head = int.from_bytes(view[start : start + 8], "little")
                     if head <= used - 8:
                         content = msgspec.json.decode(view[start + 8 : start + 8 + head], type=_Content)

@@ -11,6 +11,7 @@ import mmap
 import os
 import struct
 import sys
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -53,11 +54,11 @@ def describe(operation: str, group: str, result: Any) -> str:
 
 def called_by_ddp() -> bool:
     """Whether DDP is on the stack: its broadcasts carry state that newcomers receive otherwise."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename.endswith("nn/parallel/distributed.py"):
             return True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False
 
 

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Set
+    from collections.abc import Callable
+    from collections.abc import Set as AbstractSet
 
 T = TypeVar("T")
 Endpoint = tuple[str, int]
+_OWN_FDS = Path("/proc/self/fd")
 _LISTEN = "0A"
 _FIELDS_TO_INODE = 10
 
@@ -25,9 +27,9 @@ _FIELDS_TO_INODE = 10
 def listening_ports() -> dict[int, int]:
     """TCP ports on which this process listens now, by the inode of the socket."""
     own = set()
-    for fd in os.listdir("/proc/self/fd"):
+    for entry in _OWN_FDS.iterdir():
         try:
-            target = os.readlink(f"/proc/self/fd/{fd}")
+            target = str(entry.readlink())
         except OSError:  # closed since the listing
             continue
         if target.startswith("socket:["):
@@ -64,15 +66,15 @@ def port_opened_by(create: Callable[[], T], tries: int = 20) -> tuple[T, int]:
     raise RuntimeError(f"expected a new gloo device to open one listening socket, {tries} tries did not")
 
 
-def cut(own_ports: Set[int], peers: Set[Endpoint]) -> int:
+def cut(own_ports: AbstractSet[int], peers: AbstractSet[Endpoint]) -> int:
     """Shut down every connected TCP socket that ends at one of our listeners or at one of the peers' endpoints.
 
     Returns how many were shut down. Safe to call from any thread and more than once.
     """
     count = 0
-    for name in os.listdir("/proc/self/fd"):
+    for entry in _OWN_FDS.iterdir():
         try:
-            twin = os.dup(int(name))
+            twin = os.dup(int(entry.name))
         except OSError:  # closed since the listing
             continue
         try:
@@ -82,7 +84,7 @@ def cut(own_ports: Set[int], peers: Set[Endpoint]) -> int:
     return count
 
 
-def _cut_one(fd: int, own_ports: Set[int], peers: Set[Endpoint]) -> int:
+def _cut_one(fd: int, own_ports: AbstractSet[int], peers: AbstractSet[Endpoint]) -> int:
     try:
         view = socket.socket(fileno=fd)
     except OSError:  # no socket

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import queue
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -49,7 +50,7 @@ class Step:
         self._loop = loop
         self._callbacks: list[Callable[[], Any]] = []
 
-    def __enter__(self) -> Step:
+    def __enter__(self) -> Self:
         self.entered = True
         self._loop.open(self)
         return self
@@ -108,7 +109,7 @@ def _split(batch: Any, count: int) -> list[tuple[Any, int]]:
         first = next(iter(first.values())) if isinstance(first, dict) else first[0]
     total = len(first)
     bounds = [total * i // count for i in range(count + 1)]
-    return [(_slice(batch, a, b), b - a) for a, b in zip(bounds, bounds[1:], strict=False) if b > a]
+    return [(_slice(batch, a, b), b - a) for a, b in itertools.pairwise(bounds) if b > a]
 
 
 def _slice(batch: Any, start: int, stop: int) -> Any:
@@ -418,4 +419,3 @@ class Loop:
                 return message
             if isinstance(message, messages.Leave):
                 raise SystemExit(0)
-

@@ -76,6 +76,7 @@ def take(inner: Inner, term: int, protected: Protected, donor: int) -> None:
     Raises:
         PeerLost: the term ended meanwhile; nothing was put in place.
         ValueError: the donor's state has another structure or absurd sizes; nothing was put in place.
+        TypeError: it has a type of elements that this torch does not know; nothing was put in place.
     """
     head = torch.zeros(1, dtype=torch.int64)
     _wait(term, [_start(term, inner.cpu.recv, head, donor)])
@@ -90,7 +91,7 @@ def take(inner: Inner, term: int, protected: Protected, donor: int) -> None:
     for entry in manifest.tensors:
         dtype = getattr(torch, entry.dtype.removeprefix("torch."), None)
         if not isinstance(dtype, torch.dtype):
-            raise ValueError(f"transfer: {entry.name} has the unknown type {entry.dtype!r}")
+            raise TypeError(f"transfer: {entry.name} has the unknown type {entry.dtype!r}")
         tensor = torch.empty(entry.shape, dtype=dtype)
         received[entry.name] = tensor
         if tensor.numel():

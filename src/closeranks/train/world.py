@@ -16,12 +16,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
+from closeranks.operations import CODES
 from closeranks.train import sockets
 from closeranks.train.inner import Inner, PrivateWorld
-from closeranks.operations import CODES
 from closeranks.train.poison import PeerLost
+from closeranks.train.untyped import dist
 from closeranks.vitals import Doing, Field
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class World:
         self.groups: list[OuterGroup] = []
         self.setup: Recorder | Replayer | None = None
         self.vitals = vitals
-        self.store: dist.Store | None = None
+        self.store: Any = None
         self.opened_ns = 0
         self.backward_seen = True
         self.on_backward: Callable[[], None] = lambda: None  # before the first collective of a backward pass
@@ -137,7 +137,7 @@ class World:
                 self._give_inside(group)
         except RuntimeError as error:
             self.poison_term(place.term, f"regroup failed: {_first_line(error)}")
-            raise PeerLost(place.term, self.poison or str(error)) from error
+            raise PeerLost(place.term, _first_line(error)) from error
         finally:
             with self._changed:
                 self._regrouping = False
