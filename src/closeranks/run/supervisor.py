@@ -163,12 +163,11 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     exits.before_release = watch.gather
     context.carry_out = Carry(context, births, exits, watch).out
     _write_start(context, file)
-    looking = asyncio.get_running_loop().create_task(watch.run())
-    looking.add_done_callback(lambda task: _defect(context, task))
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, what: _defect(context, what))
+    context.spawn(watch.run())
     context.feed(Begun())
     await context.ended.wait()
     await end_workers(context)
-    looking.cancel()
     births.close()
     if context.ending is None:
         raise AssertionError("the run ended without a decision to end it")
@@ -214,9 +213,12 @@ def _watch_guardian(lifeline: int, context: Context) -> None:
     loop.add_reader(lifeline, lost)
 
 
-def _defect(context: Context, task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        context.fail(f"defect in the supervisor: {type(error).__name__}: {error}")
+def _defect(context: Context, what: dict[str, object]) -> None:
+    """A defect of ours in a callback: the run ends and says so, instead of hanging on a fact that got lost."""
+    error = what.get("exception")
+    if isinstance(error, Exception):
+        traceback.print_exception(error)
+    context.fail(f"defect in the supervisor: {what.get('message')}: {error!r}")
 
 
 def _write_last_words(lines: tuple[str, ...]) -> None:
