@@ -7,6 +7,7 @@ torch and forks the zygote while it has one thread; only then does the event loo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 import signal
@@ -110,8 +111,9 @@ def main(argv: list[str]) -> int:
         left = kill_descendants()
         if left:
             sys.stderr.write(f"closeranks: processes {left} do not react to SIGKILL; they hold no part of the run\n")
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(OSError, ValueError):  # nobody may be reading any more
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(code)  # taking torch apart would take a second, for nobody
 
 
