@@ -70,6 +70,7 @@ class Tape:
     def __init__(self, seats=4, spares=1, seed=0):
         self.random = random.Random(seed)
         self.now_s, self.term, self.step, self.incident = MONO_S, 0, 0, 0
+        self.highest_step = -1
         self.records, self.truth = [], defaultdict(lambda: defaultdict(float))
         self.workers, self.spares, self.next_proc = {}, [], 1
         self.seats, self.spare_count, self.first_sign_s = seats, spares, 0.0
@@ -145,9 +146,20 @@ class Tape:
     def train(self, steps, step_s=0.1):
         for _ in range(steps):
             began_s = self.now_s
-            self.wait(step_s * self.random.uniform(0.95, 1.1), default=Category.USEFUL)
+            repeated = self.step <= self.highest_step
+            category = Category.REPEATED if repeated else Category.USEFUL
+            self.wait(step_s * self.random.uniform(0.95, 1.1), default=category)
+            self.highest_step = max(self.highest_step, self.step)
             losses = tuple(3.0 / (1 + self.step / 20) + 1 + self.random.uniform(-0.1, 0.1) for _ in range(self.seats))
-            self.say(StepClosed(step=self.step, began_mono_s=began_s, closed_mono_s=self.now_s, losses=losses))
+            self.say(
+                StepClosed(
+                    step=self.step,
+                    began_mono_s=began_s,
+                    closed_mono_s=self.now_s,
+                    losses=losses,
+                    repeated=repeated,
+                )
+            )
             self.step += 1
 
     def lose(self, seat, how="kill", into_attempt_s=0.04):
@@ -180,6 +192,29 @@ class Tape:
         self._recover(newcomer, seat, attempt_s)
         if ready:
             self.spares.append(self.start_proc(None))
+
+    def restart_cold(self, startup_s=1.2):
+        """One seat is lost, and the whole group starts again from its first step."""
+        victim = self.workers[0]
+        self.wait(0.03, default=Category.STALLED)
+        self._end_victim(victim, signal=9)
+        self._diagnose(victim, 0, "kill")
+        self.term += 1
+        self.say(Decided(incident=self.incident, rung=Rung.COLD_RESTART, term=self.term, reason="no replica"))
+        self._phase(Phase.ISOLATE)
+        self.wait(0.02, default=Category.STALLED)
+        for worker in list(self.workers.values())[1:]:
+            self._end_victim(worker, signal=9, asked=True)
+        self.wait(0.05, default=Category.STALLED)
+        olds, self.workers = self.workers, {seat: self.start_proc(seat) for seat in range(self.seats)}
+        self.wait(startup_s, default=Category.STALLED)
+        for seat, worker in self.workers.items():
+            worker.incarnation = olds[seat].incarnation + 1
+            self.say(ProcessSeated(proc=worker.proc, seat=seat, incarnation=worker.incarnation))
+            worker.spend(Category.USEFUL, self.now_s)  # it does not know that these steps were closed before
+        lost, self.step = self.step, 0
+        self.train(1)
+        self.say(IncidentClosed(incident=self.incident, outcome="recovered", steps_lost=lost, first_step_s=1.5))
 
     def _diagnose(self, victim, seat, how):
         self.incident += 1

@@ -18,6 +18,7 @@ from closeranks.decide.protocol import (
     ProcEnded,
     ProcReady,
     StartProc,
+    StepDone,
     StopAsked,
     TermPoisoned,
     Tick,
@@ -645,3 +646,24 @@ def test_facts_before_the_beginning_and_after_the_end_change_nothing():
 def test_settings_that_cannot_be_met_are_refused():
     with pytest.raises(ValueError, match="expected seats >= 1"):
         initial(Settings(seats=0))
+
+
+def test_a_plain_script_that_fails_at_the_same_line_again_is_not_called_deterministic():
+    world = world_of(2, plain=True)
+    crash = Crash(error="RuntimeError", message="connection closed", where="train.py:9", step=-1)
+    world.started_hook = lambda sim: world.after(1, lambda: world.exit(sim.number, code=1, crash=crash))
+    world.run()
+    assert [e.rung for e in world.events(Decided)] == [Rung.COLD_RESTART] * 3 + [Rung.STOP]
+
+
+def test_a_step_that_was_closed_before_the_loss_and_is_told_late_does_not_close_the_incident():
+    world = world_of(2, 1, at_step={10: kill(1)})
+    world.decision_hook = on(GoOn, 2, lambda: world.feed(StepDone(step=9, duration_s=0.1)))
+    world.steps_done.clear()
+    feed = world.feed
+    world.feed = lambda fact: None if fact == StepDone(step=9, duration_s=0.1) and world.going == 1 else feed(fact)
+    world.run()
+    (closed,) = world.events(IncidentClosed)
+    go_on_s = next(at_s for at_s, d in world.decisions if isinstance(d, GoOn) and d.term == 2)
+    opened_s = world.events(PhaseBegan)[0].at_mono_s
+    assert closed.first_step_s > go_on_s - opened_s, "closed by step 10, not by the late step 9"

@@ -318,9 +318,7 @@ class World:
 
     def _suspect(self, sim: Sim) -> None:
         if sim.alive and sim.frozen:
-            self.feed(
-                ProcStuck(proc=sim.number, detail="its control thread does not answer", silent_s=2.3, allowed_s=2.0)
-            )
+            self.feed(ProcStuck(proc=sim.number, detail="does not answer", silent_s=2.3, allowed_s=2.0))
 
     def _pause(self, sim: Sim, term: int) -> None:
         if sim.acts and sim.term == term and not sim.paused:

@@ -261,3 +261,40 @@ def test_long_steps_teach_long_deadlines():
     forward = [f for _, f in group.findings if isinstance(f, DeadlineChanged) and f.phase == "forward"]
     assert forward
     assert 5.0 < forward[-1].allowed_s < 7.0
+
+
+def page(*, moved_s, entered=3, returned=2, doing=Doing.BACKWARD, term=1, beat=1):
+    reading = Trainee(until_ns=0, doing=doing, beat=beat, moved_ns=int(moved_s * 1e9), step=9).reading(term)
+    return reading._replace(entered=entered, returned=returned)
+
+
+def asked(readings, now_s):
+    watch, _ = observe(Watch(bounds=Bounds(unlearned_s=2.0)), readings, 0)
+    return [f.proc for f in observe(watch, readings, int(now_s * 1e9))[1] if is_suspect(f)]
+
+
+def test_among_those_in_collectives_only_the_ones_behind_by_number_are_suspected():
+    readings = {1: page(moved_s=1), 2: page(moved_s=1, entered=2, returned=1), 3: page(moved_s=1)}
+    assert asked(readings, 5.0) == [2]
+
+
+def test_nobody_is_asked_before_all_that_wait_in_the_same_collective_are_overdue():
+    assert asked({1: page(moved_s=1), 2: page(moved_s=4)}, 5.0) == []
+    assert asked({1: page(moved_s=1), 2: page(moved_s=2.5)}, 5.0) == [1, 2]
+
+
+def test_numbers_of_different_terms_are_not_compared():
+    assert asked({1: page(moved_s=4), 2: page(moved_s=4, entered=1, term=2)}, 5.0) == []
+    assert asked({1: page(moved_s=1), 2: page(moved_s=1, entered=1, returned=0, term=2)}, 5.0) == [1, 2]
+
+
+def test_a_process_that_waits_for_the_supervisor_is_never_asked():
+    assert asked({1: page(moved_s=1, doing=Doing.WAITING, returned=3)}, 5000.0) == []
+
+
+def test_a_silence_that_ended_in_another_term_teaches_nothing():
+    watch = Watch()
+    for beat in range(100):
+        readings = {1: page(moved_s=beat * 5.0, beat=beat, term=beat)}
+        watch, _ = observe(watch, readings, int(beat * 5e9))
+    assert watch.learned == {}

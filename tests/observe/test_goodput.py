@@ -223,6 +223,19 @@ def test_steps_that_had_been_closed_before_are_repeated_not_useful():
     assert_adds_up(ledger)
 
 
+@pytest.mark.parametrize("steps_after", [1, 4, 9])
+def test_after_a_cold_restart_steps_are_repeated_until_the_run_is_where_it_was(steps_after):
+    tape = Tape(seats=3, spares=0)
+    tape.begin()
+    tape.train(5)
+    tape.restart_cold()
+    tape.train(steps_after)
+    ledger = ledger_of(tape.end().records)
+    assert_matches_truth(tape, ledger)
+    assert_adds_up(ledger)
+    assert ledger.seconds[Category.REPEATED] > 0
+
+
 def test_records_are_needed():
     with pytest.raises(EmptyJournalError, match="holds no record"):
         ledger_of([])

@@ -25,6 +25,7 @@ NOT_USABLE = 1  # there is a journal, but nothing to report from it
 BAD_INPUT = 2
 INTERRUPTED = 130
 _FRAME_S = 0.1
+_FILE_WIDTH = 160
 
 
 def register(app: typer.Typer) -> None:
@@ -63,9 +64,15 @@ def _show(reading: Reading, *, as_json: bool, html: Path | None) -> None:
     if as_json:
         sys.stdout.buffer.write(to_json(made) + b"\n")
     elif html is None:
-        print_report(Console(), made)
+        print_report(_console(), made)
     else:
-        Console().print(f"wrote {html}", markup=False, highlight=False)
+        _console().print(f"wrote {html}", markup=False, highlight=False)
+
+
+def _console() -> Console:
+    """A file or a pipe has no width of its own: tables get enough to keep a row on a line."""
+    wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=_FILE_WIDTH if wide else None)
 
 
 def problems_of(reading: Reading) -> list[str]:
@@ -112,7 +119,7 @@ def _watch(journal: Path) -> None:
     reader = threading.Thread(target=_pump, args=(journal, stop, records), daemon=True)
     reader.start()
     try:
-        with LiveDisplay(LiveView(Console(), seats=0, spares=0)) as display:
+        with LiveDisplay(LiveView(_console(), seats=0, spares=0)) as display:
             _display(display, records)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
