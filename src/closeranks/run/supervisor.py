@@ -32,6 +32,7 @@ from closeranks.run.ending import end_workers, last_words, write_outcome
 from closeranks.run.exits import Exits
 from closeranks.run.folder import RunFile, read_run_file, write_run_file
 from closeranks.run.guardian import OMP, OPENBLAS, USER_SETTINGS
+from closeranks.run.hooks import let_hooks_end
 from closeranks.run.linux import become_subreaper, die_with_parent
 from closeranks.run.options import RunOptions, Start, Target
 from closeranks.run.orphans import Orphans
@@ -171,9 +172,12 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     await context.ended.wait()
     await end_workers(context)
     births.close()
-    if context.ending is None:
+    ending = context.ending
+    if ending is None:
         raise AssertionError("the run ended without a decision to end it")
-    return context.ending
+    if not ending.now:
+        await let_hooks_end(context.hooks)
+    return ending
 
 
 def _probe(context: Context) -> tuple[Finding, ...]:
