@@ -83,8 +83,8 @@ class Stand:
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.005)  # facts come from callbacks of the loop
+        while not condition():  # noqa: ASYNC110 - callbacks of the loop bring it about, and set no event
+            await asyncio.sleep(0.005)
 
 
 def ended(signal_number: int | None, *, unkillable: bool) -> ProcEnded:

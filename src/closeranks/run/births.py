@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 from collections import Counter
 from typing import NamedTuple
 
-from closeranks.decide.protocol import BeginTerm, ProcEnded, StartGroup, StartProc
+from closeranks.decide.protocol import BeginTerm, Isolate, ProcEnded, StartGroup, StartProc
 from closeranks.events import ProcessStarted
 from closeranks.messages import Seat
 from closeranks.run.birth import Birth, Channels, Place, copy_memory, environment_of, open_channels
@@ -151,6 +152,9 @@ class Births:
             await self._vacate(place.seat)
         if self._context.ending is not None:
             return
+        if place.proc in self._context.unwanted:
+            self._report_unborn(place.proc, None, signal.SIGKILL)
+            return
         channels, theirs = open_channels(f"p{place.proc}")
         if place.seat is not None:
             self._inherit(place.seat, channels)
@@ -160,12 +164,15 @@ class Births:
         except OSError as error:
             channels.close()
             self._context.say(f"closeranks: p{place.proc} could not be started: {error}")
-            self._context.feed(ProcEnded(proc=place.proc, code=1, signal=None, crash=None, left_at_step=None))
+            self._report_unborn(place.proc, 1, None)
             return
         finally:
             for fd in theirs:
                 os.close(fd)
         self._adopt(place, channels, started)
+
+    def _report_unborn(self, proc: int, code: int | None, number: int | None) -> None:
+        self._context.feed(ProcEnded(proc=proc, code=code, signal=number, crash=None, left_at_step=None))
 
     async def _vacate(self, seat: int) -> None:
         """Wait until no earlier process of the seat can write into its page."""
@@ -215,3 +222,5 @@ class Births:
         self._exits.watch(worker)
         if context.ending is not None:
             self._exits.dismiss(worker)
+        elif place.proc in context.unwanted:
+            self._exits.isolate(Isolate(proc=place.proc, reason="not wanted any more", capture_stack=False))

@@ -42,6 +42,7 @@ class Context:
     screen: Screen
     carry_out: Callable[[Decision], None] = field(default=lambda _: None)
     workers: dict[int, Worker] = field(default_factory=dict)  # by process number, the dead included
+    unwanted: set[int] = field(default_factory=set)  # processes that were to be isolated before they existed
     members: dict[int, int] = field(default_factory=dict)  # seat to process, under the newest term
     term: int = 0
     hooks: list[subprocess.Popen[bytes]] = field(default_factory=list)  # running commands of --on-incident

@@ -38,7 +38,7 @@ class Exits:
         """Make sure that the process never acts again, and tell the controller when that is certain."""
         worker = self._context.workers.get(decision.proc)
         if worker is None:
-            self._context.spawn(self._isolate_unborn(decision))
+            self._context.unwanted.add(decision.proc)  # it is still being started: who starts it will see to it
         elif worker.alive and worker.proc not in self._isolating:
             self._isolating.add(worker.proc)
             worker.asked = True
@@ -63,19 +63,6 @@ class Exits:
             await asyncio.wait_for(worker.gone.wait(), _LAST_WORDS_S)
         if worker.alive:
             self.isolate(Isolate(proc=worker.proc, reason="it failed and does not end", capture_stack=True))
-
-    async def _isolate_unborn(self, decision: Isolate) -> None:
-        """The process is still being started: isolate it as soon as it exists."""
-        for _ in range(100):
-            await asyncio.sleep(0.05)  # a start has no event of its own for those who did not begin it
-            if decision.proc in self._context.workers:
-                self.isolate(decision)
-                return
-            if self._context.ending is not None:
-                return
-        self._context.feed(
-            ProcEnded(proc=decision.proc, code=None, signal=signal.SIGKILL, crash=None, left_at_step=None)
-        )
 
     async def _isolate(self, worker: Worker, *, capture_stack: bool) -> None:
         self._orphans.note([worker.started.pid])

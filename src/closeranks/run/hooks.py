@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,3 +63,10 @@ class HookRunner:
         hooks[:] = [process for process in hooks if process.poll() is None]
         if process is not None:
             hooks.append(process)
+
+
+async def let_hooks_end(hooks: list[subprocess.Popen[bytes]], within_s: float = 2.0) -> None:
+    """The last call (an incident closed by the end of the run) must not be killed before it has said anything."""
+    end_s = time.monotonic() + within_s
+    while any([hook.poll() is None for hook in hooks]) and time.monotonic() < end_s:  # noqa: C419 - all are reaped
+        await asyncio.sleep(0.02)

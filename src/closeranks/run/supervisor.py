@@ -7,6 +7,7 @@ torch and forks the zygote while it has one thread; only then does the event loo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 import signal
@@ -31,6 +32,7 @@ from closeranks.run.ending import end_workers, last_words, write_outcome
 from closeranks.run.exits import Exits
 from closeranks.run.folder import RunFile, read_run_file, write_run_file
 from closeranks.run.guardian import OMP, OPENBLAS, USER_SETTINGS
+from closeranks.run.hooks import let_hooks_end
 from closeranks.run.linux import become_subreaper, die_with_parent
 from closeranks.run.options import RunOptions, Start, Target
 from closeranks.run.orphans import Orphans
@@ -110,8 +112,9 @@ def main(argv: list[str]) -> int:
         left = kill_descendants()
         if left:
             sys.stderr.write(f"closeranks: processes {left} do not react to SIGKILL; they hold no part of the run\n")
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(OSError, ValueError):  # nobody may be reading any more
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(code)  # taking torch apart would take a second, for nobody
 
 
@@ -163,16 +166,18 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     exits.before_release = watch.gather
     context.carry_out = Carry(context, births, exits, watch).out
     _write_start(context, file)
-    looking = asyncio.get_running_loop().create_task(watch.run())
-    looking.add_done_callback(lambda task: _defect(context, task))
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, what: _defect(context, what))
+    context.spawn(watch.run())
     context.feed(Begun())
     await context.ended.wait()
     await end_workers(context)
-    looking.cancel()
     births.close()
-    if context.ending is None:
+    ending = context.ending
+    if ending is None:
         raise AssertionError("the run ended without a decision to end it")
-    return context.ending
+    if not ending.now:
+        await let_hooks_end(context.hooks)
+    return ending
 
 
 def _probe(context: Context) -> tuple[Finding, ...]:
@@ -214,9 +219,12 @@ def _watch_guardian(lifeline: int, context: Context) -> None:
     loop.add_reader(lifeline, lost)
 
 
-def _defect(context: Context, task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        context.fail(f"defect in the supervisor: {type(error).__name__}: {error}")
+def _defect(context: Context, what: dict[str, object]) -> None:
+    """A defect of ours in a callback: the run ends and says so, instead of hanging on a fact that got lost."""
+    error = what.get("exception")
+    if isinstance(error, Exception):
+        traceback.print_exception(error)
+    context.fail(f"defect in the supervisor: {what.get('message')}: {error!r}")
 
 
 def _write_last_words(lines: tuple[str, ...]) -> None:

@@ -59,9 +59,9 @@ class Watch:
     # --- the loop -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Look until every process has ended after the end of the run."""
         next_tick_s = next_account_s = time.monotonic()
-        while True:
+        while self._context.ending is None or self._context.living():
             await asyncio.sleep(LOOK_S)
             now_s = time.monotonic()
             self.look()
