@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -50,6 +51,7 @@ def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
 
     Exit status: 0 held, 1 broken, 3 unknown (a fault never struck, or there is nothing to compare with).
     """
+    signal.signal(signal.SIGTERM, _leave)
     console = Console(stderr=as_json)
     seeds = range(seed, seed + (random or repeat))
     drills = [] if random else _planned_drills(target, seeds)
@@ -70,6 +72,11 @@ def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     else:
         console.print(f"runs are kept in {folder}", markup=False)
     raise typer.Exit(int(outcome))
+
+
+def _leave(signum: int, _: object) -> NoReturn:
+    """Leave through the runner, which ends the run that it started."""
+    raise SystemExit(128 + signum)
 
 
 def _folder(keep: Path | None) -> Path:
