@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import time
 from pathlib import Path
 from typing import NamedTuple
 
 from closeranks.events import HookRan, IncidentClosed, IncidentOpened
 from closeranks.run.context import Context
+
+_LOOK_S = 0.02
 
 
 class Hook(NamedTuple):
@@ -67,6 +68,9 @@ class HookRunner:
 
 async def let_hooks_end(hooks: list[subprocess.Popen[bytes]], within_s: float = 2.0) -> None:
     """The last call (an incident closed by the end of the run) must not be killed before it has said anything."""
-    end_s = time.monotonic() + within_s
-    while any([hook.poll() is None for hook in hooks]) and time.monotonic() < end_s:  # noqa: C419 - all are reaped
-        await asyncio.sleep(0.02)
+    # The event loop is not told of their ends.
+    for _ in range(round(within_s / _LOOK_S)):
+        running = [hook for hook in hooks if hook.poll() is None]
+        if not running:
+            return
+        await asyncio.sleep(_LOOK_S)
