@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 
 from closeranks.decide.protocol import ProcStuck, StepDone, Tick
@@ -14,6 +15,7 @@ from closeranks.run.orphans import Orphans
 from closeranks.run.stacks import capture
 from closeranks.run.tally import Tally
 from closeranks.run.worker import Worker
+from closeranks.vitals import Reading
 
 LOOK_S = 0.05
 _TICK_S = 0.25
@@ -56,6 +58,13 @@ class Watch:
             worker.ring_head, marks = worker.page.steps_since(worker.ring_head)
             self._tally.add(worker.seat, marks)
 
+    def part(self, worker: Worker) -> None:
+        """A last look at a worker that has ended, while its page is there."""
+        self.gather(worker)
+        ended = worker.ended
+        if ended is not None and ended.signal == signal.SIGABRT and not worker.asked:
+            self._doubts.autopsy(worker.proc, {member.proc: reading for _, member, reading in self._readings()})
+
     # --- the loop -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -79,22 +88,22 @@ class Watch:
 
     def look(self) -> None:
         """One look at all members."""
-        members = self._members()
-        for worker in members.values():
+        for worker in self._members().values():
             self.gather(worker)
         for closed in self._tally.take_closed():
             self._close(closed)
-        readings = {seat: worker.page.read() for seat, worker in members.items() if worker.page.begun}
+        readings = self._readings()
         if readings:
-            self._context.screen.vitals(readings)
-        self._doubts.look(
-            {members[seat].proc: reading for seat, reading in readings.items() if not members[seat].asked}
-        )
+            self._context.screen.vitals({seat: reading for seat, _, reading in readings})
+        self._doubts.look({worker.proc: reading for _, worker, reading in readings if not worker.asked})
 
     def _members(self) -> dict[int, Worker]:
         context = self._context
         found = {seat: context.workers.get(proc) for seat, proc in context.members.items()}
         return {seat: worker for seat, worker in found.items() if worker is not None and worker.alive}
+
+    def _readings(self) -> list[tuple[int, Worker, Reading]]:
+        return [(seat, worker, worker.page.read()) for seat, worker in self._members().items() if worker.page.begun]
 
     def _close(self, closed: StepClosed) -> None:
         self._context.note(closed)
