@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from closeranks.detect.progress import Bounds, Standstill, Suspect, Verdict, Watch, allowed, confirm, observe
 from closeranks.events import DeadlineChanged
-from closeranks.vitals import Doing, Reading
+from closeranks.signs import Doing, Reading
 
 POLL_NS = 50_000_000
 TICK_NS = 5_000_000

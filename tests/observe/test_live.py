@@ -6,7 +6,7 @@ from rich.console import Console
 from closeranks.events import Decided, PhaseBegan
 from closeranks.observe.goodput import ledger_of
 from closeranks.observe.live import LiveDisplay, LiveView
-from closeranks.vitals import Doing, Reading
+from closeranks.signs import Doing, Reading
 from synthetic_journal import MONO_S, Tape, eventful_run
 
 

@@ -16,8 +16,10 @@ from closeranks.drill.runner import finals_of
 from closeranks.drill.verdict import Final
 from closeranks.events import Event, ProcessSeated, ProcessStarted, Record
 from closeranks.journal import follow
+from real_run import eventually, gone
 
 SOURCE = Path(__file__).parents[2] / "src"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 RANK = Path(__file__).with_name("rank.py")
 WITHIN_S = 60.0  # a start on a busy machine; nothing waits for it to pass
 
@@ -87,6 +89,10 @@ class Trial:
         self.records.append(record)
         return record
 
+    def wait_for_output(self, text: str, *, within_s: float = WITHIN_S) -> None:
+        """For scripts that show nothing but what they print."""
+        assert eventually(lambda: text in self.output(), within_s), self.output()
+
     def output(self) -> str:
         return self._output.read_text(errors="replace")
 
@@ -104,9 +110,13 @@ class Trial:
 
     def strike(self, seat: int, how: signal.Signals = signal.SIGKILL) -> float:
         """Signal the process of a seat; the time at which it was done, on the journal's clock."""
-        pid, at_s = self.pid(seat), time.monotonic()
-        os.kill(pid, how)
+        at_s = time.monotonic()
+        self.kill(self.pid(seat), how)
         return at_s
+
+    def kill(self, pid: int, how: signal.Signals = signal.SIGKILL) -> None:
+        assert pid in self.pids().values(), "tests signal processes of their own run only"
+        os.kill(pid, how)
 
     def let_go(self, name: str) -> None:
         """Let ranks that sit idle go on."""
@@ -118,7 +128,7 @@ class Trial:
         while (record := self._take(end_s)) is not None:
             self.records.append(record)
         code = self.process.wait()
-        left = [pid for pid in self.pids().values() if Path(f"/proc/{pid}").exists()]
+        left = [pid for pid in self.pids().values() if not gone(pid)]
         assert not left, f"left behind: {left}\n{self.output()}"
         return Ended(code, self.output(), tuple(self.records), finals_of(self.folder))
 

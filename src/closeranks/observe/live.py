@@ -32,7 +32,7 @@ from closeranks.events import (
 )
 from closeranks.observe.report import mean_loss, outcome_style, percent_text, seconds_text
 from closeranks.observe.text import Level, level_of, log_line, one_line
-from closeranks.vitals import Doing, Reading
+from closeranks.signs import Doing, Reading
 
 _LOG_LINES: Final = 8
 _CLOSED_INCIDENTS: Final = 4

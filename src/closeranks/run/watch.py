@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import time
 
@@ -15,7 +16,7 @@ from closeranks.run.orphans import Orphans
 from closeranks.run.stacks import capture
 from closeranks.run.tally import Tally
 from closeranks.run.worker import Worker
-from closeranks.vitals import Reading
+from closeranks.signs import Reading
 
 LOOK_S = 0.05
 _TICK_S = 0.25
@@ -31,6 +32,7 @@ class Watch:
         self._orphans = orphans
         self._doubts = doubts
         self._tally = Tally(context.options.seats)
+        self._last_words: dict[int, tuple[int, float]] = {}  # by seat: open step and loss of its last dead occupant
         self._quiet_since_s = time.monotonic()
 
     # --- called by others ---------------------------------------------------------------------------------------
@@ -38,11 +40,14 @@ class Watch:
     def start_group(self) -> None:
         """A group starts from nothing."""
         self._tally.restart()
+        self._last_words.clear()
         self._quiet_since_s = time.monotonic()
 
     def settle(self, step: int) -> None:
         """A restore plan goes on after this step."""
-        for closed in self._tally.settle(step):
+        # Those who had done their part in the step and died before they could close it may have reported a loss.
+        losses = {seat: loss for seat, (open_step, loss) in self._last_words.items() if open_step == step}
+        for closed in self._tally.settle(step, losses):
             self._close(closed)
 
     def newest_open_step(self) -> int:
@@ -52,18 +57,22 @@ class Watch:
 
     def gather(self, worker: Worker) -> None:
         """Take the steps that a worker has closed since the last look, for as long as its page is there."""
-        if worker.seat is None or worker.fenced or self._context.members.get(worker.seat) != worker.proc:
-            return
-        if worker.page.begun:
+        seat = self._seat_of(worker)
+        if seat is not None and worker.page.begun:
             worker.ring_head, marks = worker.page.steps_since(worker.ring_head)
-            self._tally.add(worker.seat, marks)
+            self._tally.add(seat, marks)
 
     def part(self, worker: Worker) -> None:
-        """A last look at a worker that has ended, while its page is there."""
+        """A worker has ended and its page is about to go."""
         self.gather(worker)
-        ended = worker.ended
-        if ended is not None and ended.signal == signal.SIGABRT and not worker.asked:
-            self._doubts.autopsy(worker.proc, {member.proc: reading for _, member, reading in self._readings()})
+        seat = self._seat_of(worker)
+        if seat is None or not worker.page.begun:
+            return
+        reading = worker.page.read()
+        if math.isfinite(reading.loss):
+            self._last_words[seat] = (reading.step, reading.loss)
+        if worker.ended is not None and worker.ended.signal == signal.SIGABRT and not worker.asked:
+            self._doubts.autopsy(worker.proc, {member.proc: page for _, member, page in self._readings()})
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -101,6 +110,11 @@ class Watch:
         context = self._context
         found = {seat: context.workers.get(proc) for seat, proc in context.members.items()}
         return {seat: worker for seat, worker in found.items() if worker is not None and worker.alive}
+
+    def _seat_of(self, worker: Worker) -> int | None:
+        """Its seat under the newest term; None for a spare and for an old incarnation, whose marks count no more."""
+        seated = worker.seat is not None and self._context.members.get(worker.seat) == worker.proc
+        return worker.seat if seated and not worker.fenced else None
 
     def _readings(self) -> list[tuple[int, Worker, Reading]]:
         return [(seat, worker, worker.page.read()) for seat, worker in self._members().items() if worker.page.begun]

@@ -32,7 +32,8 @@ from closeranks import messages
 from closeranks.run.birth import CONTROL, STACKS, STDERR, STDOUT, VITALS, Birth, name_descriptors
 from closeranks.run.linux import die_with_parent
 from closeranks.run.options import Target
-from closeranks.vitals import Doing, Vitals
+from closeranks.signs import Doing
+from closeranks.vitals import Vitals
 
 STACK_SIGNAL = signal.SIGUSR2  # asks for the stacks of all threads, even of one that holds the GIL
 _TEXT_CHARS_MAX = 32_000  # of a reported traceback; a frame of this size goes out in one piece
