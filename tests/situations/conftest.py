@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from closeranks.drill.verdict import Final
-from situations.trial import RANK, Trial
+from situations.trial import LAUNCHER, RANK, Trial
 
-SEATS, STEPS = 4, 14
+SEATS, STEPS = 4, 40
 
 Start = Callable[..., Trial]
 
@@ -18,11 +18,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts ``rank.py`` in a situation; ends what is left of it afterwards."""
     trials: list[Trial] = []
 
-    def make(situation: str, *options: str, script: tuple[str, ...] = ()) -> Trial:
+    def make(
+        situation: str, *options: str, script: tuple[str, ...] = (), launcher: tuple[str, ...] = LAUNCHER
+    ) -> Trial:
         words = script or (str(RANK), situation, str(STEPS))
         folder = tmp_path / f"{len(trials)}"
         folder.mkdir()
-        trials.append(Trial(folder, *options, *words))
+        trials.append(Trial(folder, *options, *words, launcher=launcher))
         return trials[-1]
 
     yield make

@@ -84,6 +84,11 @@ def die_beside_the_corrupt(job: cr.Job, step: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def freeze(job: cr.Job, step: int) -> None:
+    if (job.rank, step) == (1, 14) and once("frozen"):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
 # --- what goes wrong, between two steps -----------------------------------------------------------------------------
 
 
@@ -102,6 +107,12 @@ def sit_idle(job: cr.Job, step: int, _model: nn.Module) -> None:
         idle("go-2")
 
 
+def sit_in_a_section(job: cr.Job, step: int, _model: nn.Module) -> None:
+    if step == 20:
+        with job.section("evaluate"):
+            idle("go-1")
+
+
 INSIDE: dict[str, Callable[[cr.Job, int], None]] = {
     "leave-once": leave_once,
     "leave-always": leave_always,
@@ -109,10 +120,12 @@ INSIDE: dict[str, Callable[[cr.Job, int], None]] = {
     "odd-size-once": odd_size_once,
     "odd-size-always": odd_size_always,
     "corrupt": die_beside_the_corrupt,
+    "freeze": freeze,
 }
 BETWEEN: dict[str, Callable[[cr.Job, int, nn.Module], None]] = {
     "corrupt": flip_a_bit,
     "idle": sit_idle,
+    "freeze": sit_in_a_section,
 }
 
 
@@ -149,4 +162,4 @@ def main(situation: str, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], 10**9 if sys.argv[1] == "endless" else int(sys.argv[2]))

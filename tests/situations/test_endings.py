@@ -36,7 +36,7 @@ def test_a_crash_that_comes_again_at_the_same_place_and_step_stops_the_job_and_s
 
 
 def test_state_that_cannot_be_protected_is_refused_with_the_way_out(start):
-    ended = start("unprotectable", *TWO).end()
+    ended = start("unprotectable", *TWO, "--max-restarts", "0").end()
     assert ended.code == 1, ended.output
     *_, error, reason, _folder = ended.output.splitlines()
     assert "protect(cache=...): expected an object with state_dict() and load_state_dict(), got builtins.dict" in error

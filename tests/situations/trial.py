@@ -21,6 +21,7 @@ from real_run import eventually, gone
 SOURCE = Path(__file__).parents[2] / "src"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RANK = Path(__file__).with_name("rank.py")
+LAUNCHER = (sys.executable, "-m", "closeranks", "run")
 WITHIN_S = 60.0  # a start on a busy machine; nothing waits for it to pass
 
 E = TypeVar("E", bound=Event)
@@ -41,13 +42,12 @@ class Ended(NamedTuple):
 class Trial:
     """A run in the background. Events are waited for in the order in which they are written."""
 
-    def __init__(self, folder: Path, *words: str, command: list[str] | None = None) -> None:
+    def __init__(self, folder: Path, *words: str, launcher: tuple[str, ...] = LAUNCHER) -> None:
         self.folder = folder / "run"
         self._output = folder / "output.log"
-        command = command or [sys.executable, "-m", "closeranks", "run", "--run-dir", str(self.folder)]
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
-                [*command, *words],
+                [*launcher, "--run-dir", str(self.folder), *words],
                 cwd=folder,
                 env=os.environ | {"PYTHONPATH": str(SOURCE)},
                 stdin=subprocess.DEVNULL,
