@@ -588,6 +588,8 @@ def test_mismatched_collectives_that_come_again_stop_the_run():
     world.run()
     assert [e.rung for e in world.events(Decided)] == [Rung.REGROUP, Rung.STOP]
     assert world.events(Diagnosed)[0].culprits == (1,)
+    assert "seats [1] do what the others do not: collective 7 differs" in world.ended.reason
+    assert "mismatched collective after step 9 came again" in world.ended.reason
 
 
 def test_a_mismatch_that_does_not_come_again_costs_an_attempt():

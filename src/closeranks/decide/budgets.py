@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-_NOT_ALLOWED = "no restart of the group is allowed"
+_NOT_ALLOWED = "no cold restart is allowed (--max-restarts 0)"
 
 
 class Intensity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,7 +98,7 @@ def charge_cold(ledger: Ledger) -> tuple[Ledger, Within | Exceeded]:
     if most == 0:
         return ledger, Exceeded(reason=_NOT_ALLOWED)
     if ledger.colds >= most:
-        return ledger, Exceeded(reason=f"all {most} cold restarts are used up")
+        return ledger, Exceeded(reason=f"all {most} cold restarts are used up (--max-restarts)")
     return msgspec.structs.replace(ledger, colds=ledger.colds + 1), Within()
 
 

@@ -119,7 +119,7 @@ def _because_stop(s: Situation) -> str:
             f"failed before the first step ({s.fault}), and {s.cold_budget.reason}: a failure at start-up seldom goes "
             "away by itself; mend what the output shows"
         )
-    return "no rung of the ladder is left"
+    return s.cold_budget.reason if isinstance(s.cold_budget, Exceeded) else "no rung of the ladder is left"
 
 
 LADDER: tuple[Step, ...] = (
