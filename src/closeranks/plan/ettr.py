@@ -21,9 +21,7 @@ def rate_per_s(nodes: Real, failures_per_node_day: Real) -> Real:
     return plain(positive("nodes", nodes) * positive("failures_per_node_day", failures_per_node_day) / SECONDS_PER_DAY)
 
 
-def ettr(
-    interval_s: Real, rate_per_s: Real, restart_s: Real, write_s: Real = 0.0, queue_s: Real = 0.0
-) -> Real:
+def ettr(interval_s: Real, rate_per_s: Real, restart_s: Real, write_s: Real = 0.0, queue_s: Real = 0.0) -> Real:
     """Return the published ratio in the limit of a long run; it is linear in the rate and can be negative.
 
     Source: Kokolis et al. 2025, HPCA, eq. 2, (1 - l(u0 + t/2))/(1 + w/t); the queue multiplies the scheduled time
@@ -81,5 +79,7 @@ def check_ettr(interval_s: float, rate_per_s: float, restart_s: float, write_s: 
     load = rate_per_s * (restart_s + interval_s / 2)
     holds = line > 0 and abs(line - exact) <= 0.02  # noqa: PLR2004 - stated in the docstring
     verdict = "holds" if holds else "out of its regime"
-    text = f"{verdict}: a failure costs {load:.2g} of the mean time between failures; exact {exact:.4f}, line {line:.4f}"
+    text = (
+        f"{verdict}: a failure costs {load:.2g} of the mean time between failures; exact {exact:.4f}, line {line:.4f}"
+    )
     return EttrAnswer(ettr=line, exact=exact, holds=holds, reason=text)

@@ -99,9 +99,7 @@ def best_efficiency(write_s: Real, mtbf_s: Real, restart_s: Real = 0.0, downtime
     return plain(rest * np.exp(-restart / mtbf) * mtbf / (mtbf + downtime))
 
 
-def efficiency(
-    interval_s: Real, write_s: Real, mtbf_s: Real, restart_s: Real = 0.0, downtime_s: Real = 0.0
-) -> Real:
+def efficiency(interval_s: Real, write_s: Real, mtbf_s: Real, restart_s: Real = 0.0, downtime_s: Real = 0.0) -> Real:
     """Return work over expected wall time at a given interval, 0 where the job would never finish.
 
     Source: inverse of ``wall_time_s``.
@@ -143,9 +141,7 @@ def waste_first_order(
     return plain(not_negative("write_s", write_s) / interval + lost / mtbf)
 
 
-def waste_product(
-    interval_s: Real, write_s: Real, mtbf_s: Real, restart_s: Real = 0.0, downtime_s: Real = 0.0
-) -> Real:
+def waste_product(interval_s: Real, write_s: Real, mtbf_s: Real, restart_s: Real = 0.0, downtime_s: Real = 0.0) -> Real:
     """Return the waste in product form, with the period T = t + d.
 
     Source: Herault and Robert 2015, eq. 1.6: 1 - (1 - d/T)(1 - (D + R + T/2)/M).

@@ -178,8 +178,8 @@ def plan_finite(  # noqa: PLR0913 - see above
         left, right = low + third, high - third
         low, high = (low, right) if wall(left) <= wall(right) else (left, high)
     best = min(range(low, high + 1), key=wall)
-    interval_s = (work_s + (0 if save_last else (best - 1) * write_s)) / best - (0 if save_last else write_s)
-    interval_s = work_s / best if save_last else max(interval_s, 0.0)
+    segment_s = (work_s + (best if save_last else best - 1) * write_s) / best
+    interval_s = work_s if best == 1 else segment_s - write_s
     return FiniteAnswer(segments=best, interval_s=interval_s, wall_s=wall(best), efficiency=work_s / wall(best))
 
 
@@ -192,7 +192,12 @@ class RecoveryAwareAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_recovery_aware(  # noqa: PLR0913 - each is one measured number
-    write_s: float, mtbf_s: float, warm_share: float, warm_restart_s: float, cold_restart_s: float, warm_lost_s: float = 0.0
+    write_s: float,
+    mtbf_s: float,
+    warm_share: float,
+    warm_restart_s: float,
+    cold_restart_s: float,
+    warm_lost_s: float = 0.0,
 ) -> RecoveryAwareAnswer:
     """Return the interval for saves that only cold recoveries will read.
 

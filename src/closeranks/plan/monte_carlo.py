@@ -1,0 +1,131 @@
+"""Simulated answers where no exact one exists, and the check of those where it does.
+
+Randomness is a seeded ``numpy.random.Generator`` that the caller passes in. Each estimate comes with its standard error.
+"""
+
+from __future__ import annotations
+
+from math import gamma
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from closeranks.plan.checks import Floats, not_negative, positive, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.random import Generator
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """A simulated mean and its standard error; ``z_of`` is how many of them a claimed value is away."""
+
+    mean: float
+    standard_error: float
+    replicas: int
+
+    def z_of(self, claimed: float) -> float:
+        """Return (mean - claimed) in standard errors."""
+        return (self.mean - claimed) / self.standard_error
+
+
+def _estimate(samples: Floats) -> Estimate:
+    error = float(samples.std(ddof=1) / np.sqrt(samples.size))
+    return Estimate(mean=float(samples.mean()), standard_error=error, replicas=samples.size)
+
+
+def weibull_gaps(mtbf_s: float, shape: float) -> Callable[[Generator, int], Floats]:
+    """Return a drawer of Weibull gaps with that mean; shape 1 is exponential. Source: Weibull 1951, mean s G(1 + 1/k)."""
+    scale = float(positive("mtbf_s", mtbf_s)) / gamma(1 + 1 / float(positive("shape", shape)))
+    return lambda rng, size: np.asarray(scale * rng.weibull(shape, size), dtype=np.float64)
+
+
+class BlockingRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that saves every ``interval_s`` of compute and pauses ``write_s`` for it; seconds."""
+
+    work_s: float
+    interval_s: float
+    write_s: float
+    restart_s: float = 0.0
+    downtime_s: float = 0.0
+
+
+def simulate_wall_s(
+    run: BlockingRun, gaps: Callable[[Generator, int], Floats], rng: Generator, replicas: int
+) -> Estimate:
+    """Return the wall time of ``run`` under failures with the given gaps, all replicas in step as arrays.
+
+    A restart can be cut by a failure and is begun again after the downtime; downtime cannot be cut. The last segment
+    is saved too, and ``work_s`` is rounded to whole intervals, as in the formula.
+
+    Source: the process behind Daly 2006, eq. 20, simulated as it stands.
+    """
+    whole("replicas", replicas, 2)
+    segments = max(1, round(run.work_s / run.interval_s))
+    left = np.full(replicas, segments, dtype=np.int64)
+    clock, until_failure = np.zeros(replicas), gaps(rng, replicas)
+    to_restart = np.zeros(replicas, dtype=bool)
+    segment_s = run.interval_s + run.write_s
+    while True:
+        live = left > 0
+        if not live.any():
+            return _estimate(clock * (run.work_s / (segments * run.interval_s)))
+        need = np.where(to_restart, run.restart_s, segment_s)
+        # Whole segments that fit before the next failure are done at once.
+        fit = np.where(to_restart, 1, np.minimum(left, np.maximum(until_failure // segment_s, 1)))
+        need = np.where(to_restart, need, need * fit)
+        done, cut = live & (until_failure >= need), live & (until_failure < need)
+        clock[done] += need[done]
+        until_failure[done] -= need[done]
+        left[done & ~to_restart] -= fit[done & ~to_restart].astype(np.int64)
+        clock[cut] += until_failure[cut] + run.downtime_s
+        to_restart = cut | (to_restart & ~done)
+        count = int(cut.sum())
+        if count:
+            until_failure[cut] = gaps(rng, count)
+
+
+def simulate_async_waste(  # noqa: PLR0913 - the quantities of plan.saving_modes.async_waste
+    *, interval_s: float, pause_s: float, write_s: float, mtbf_s: float, restart_s: float, rng: Generator, failures: int
+) -> Estimate:
+    """Return the waste of asynchronous saving per unit of wall time, one sample for each failure cycle (a ratio).
+
+    Each cycle runs from a restart to the next failure; what counts is the work of the last save that had been
+    written out when the failure came.
+
+    Source: own; renewal cycles, ratio estimator with the delta method for its error.
+    """
+    positive("interval_s", interval_s)
+    period = interval_s + float(not_negative("pause_s", pause_s))
+    life = rng.exponential(mtbf_s, whole("failures", failures, 2))
+    written = np.maximum(np.floor((life - write_s) / period), 0)  # save k starts at k periods and lands w later
+    kept, spent = written * interval_s, life + restart_s
+    ratio = kept.sum() / spent.sum()
+    spread = kept - ratio * spent
+    error = float(spread.std(ddof=1) / np.sqrt(failures) / spent.mean())
+    return Estimate(mean=float(1 - ratio), standard_error=error, replicas=failures)
+
+
+def simulate_shortage(  # noqa: PLR0913 - the quantities of plan.spares
+    *, load: float, spares: int, burst_share: float, burst_nodes: int, rng: Generator, samples: int
+) -> Estimate:
+    """Return how often more nodes are out than spares, from snapshots of the stationary batch process.
+
+    Source: M/G/infinity with batches: a Poisson number of live events, each of its own size.
+    """
+    events = load / (1 - burst_share + burst_share * burst_nodes)
+    live = rng.poisson(events, samples)
+    bursts = rng.binomial(live, burst_share)
+    out = live - bursts + bursts * burst_nodes
+    return _estimate((out > spares).astype(np.float64))
+
+
+def simulate_domains(rates_per_day: Floats, rng: Generator, events: int) -> Estimate:
+    """Return hours between failures of a job, drawn as the first of all domains to fail. float64 [domains] in.
+
+    Source: Marshall and Olkin 1967, minimum of independent exponential shocks.
+    """
+    firsts = rng.exponential(1 / positive("rates_per_day", rates_per_day), (events, np.size(rates_per_day))).min(axis=1)
+    return _estimate(24 * firsts)

@@ -1,0 +1,106 @@
+"""Every protection in one cost model, ranked by what a unit of money in it brings back.
+
+A job's situation (``Situation``) is priced once as it is and once with each protection; the difference in money a day,
+less what the protection costs, is its net benefit.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from closeranks.plan import interval as saving
+from closeranks.plan import money
+from closeranks.plan.checks import not_negative, positive, share
+
+SECONDS_PER_HOUR = 3600.0
+
+
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as the cost model sees it: times in seconds, the price per accelerator-hour."""
+
+    accelerators: float
+    mtbf_s: float
+    write_s: float
+    restart_s: float
+    price_per_accelerator_h: float
+    interval_s: float | None = None  # None: the exact optimum
+
+
+class Protection(msgspec.Struct, frozen=True, kw_only=True):
+    """A change and its price: what it multiplies or replaces in the situation.
+
+    ``rate_times`` multiplies the failure rate (ECC or burn-in: below 1); ``write_times`` the write; ``handled`` is
+    the share of failures that recover by it in ``handled_restart_s`` (warm restart, spare, shrink) and lose only
+    ``handled_lost_s`` of work, the rest as before; ``slowdown`` is the share of speed that it takes for good.
+    """
+
+    name: str
+    cost_per_day: float = 0.0
+    rate_times: float = 1.0
+    write_times: float = 1.0
+    handled: float = 0.0
+    handled_restart_s: float = 0.0
+    handled_lost_s: float = 0.0
+    slowdown: float = 0.0
+    best_interval: bool = False
+
+
+class Ranked(msgspec.Struct, frozen=True, kw_only=True):
+    """One protection's effect. ``return_on_cost`` is saved money per unit of cost, infinite when it is free."""
+
+    name: str
+    efficiency: float
+    saved_per_day: float
+    cost_per_day: float
+    net_per_day: float
+    return_on_cost: float
+
+
+def efficiency_with(situation: Situation, protection: Protection) -> float:
+    """Return the efficiency of the job under a protection.
+
+    Handled failures lose no save interval: they cost ``handled_restart_s + handled_lost_s`` at their rate; the others
+    follow the exact wall time at the rate that is left.
+
+    Source: own; Daly 2006, eq. 20 at the unhandled rate, thinned Poisson processes for the split.
+    """
+    handled = float(share("handled", protection.handled))
+    mtbf_s = situation.mtbf_s / float(positive("rate_times", protection.rate_times))
+    write_s = situation.write_s * float(not_negative("write_times", protection.write_times))
+    pace = 1 - float(share("slowdown", protection.slowdown))
+    pace /= 1 + handled * (protection.handled_restart_s + protection.handled_lost_s) / mtbf_s
+    if handled >= 1:
+        return pace
+    cold_mtbf_s = mtbf_s / (1 - handled)
+    if situation.interval_s is None or protection.best_interval:
+        kept = float(saving.best_efficiency(write_s, cold_mtbf_s, situation.restart_s))
+    else:
+        kept = float(saving.efficiency(situation.interval_s, write_s, cold_mtbf_s, situation.restart_s))
+    return pace * kept
+
+
+def rank(situation: Situation, protections: tuple[Protection, ...]) -> tuple[Ranked, ...]:
+    """Return every protection with its benefit over the situation as it is, the largest net benefit first.
+
+    Benefits are marginal, one at a time: two protections against the same failures do not add up.
+
+    Source: own; money at the same useful work a day, N x 24 h x price x (e1 - e0).
+    """
+    bare = efficiency_with(situation, Protection(name="as it is"))
+    rows = []
+    for protection in protections:
+        kept = efficiency_with(situation, protection)
+        day = money.waste_per_day(situation.accelerators, 1.0, situation.price_per_accelerator_h)
+        saved = (kept - bare) * day
+        cost = float(not_negative(f"protection {protection.name!r}: cost_per_day", protection.cost_per_day))
+        rows.append(
+            Ranked(
+                name=protection.name,
+                efficiency=kept,
+                saved_per_day=saved,
+                cost_per_day=cost,
+                net_per_day=saved - cost,
+                return_on_cost=saved / cost if cost else float("inf") if saved > 0 else 0.0,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.net_per_day))
