@@ -41,11 +41,11 @@ def k_of_n(needed: int, units: int, each: Real) -> Real:
     result = 1 - np.exp(log_terms).sum(axis=0) if needed else np.ones_like(chance)
     enough = np.arange(needed, units + 1, dtype=np.float64)
     direct = np.exp(np.asarray(log_binomial_pmf(enough[:, None], float(units), chance[None, :]))).sum(axis=0)
-    best = np.where(direct < 0.5, direct, result)  # noqa: PLR2004 - the smaller side has no cancellation
+    best = np.where(direct < 0.5, direct, result)  # noqa: PLR2004 - the bound is said beside it
     return plain(np.clip(best, 0, 1).reshape(np.shape(each)))
 
 
-def machine_repair_law(  # noqa: PLR0913 - the model has six numbers; a struct would be used once
+def machine_repair_law(  # noqa: PLR0913 - one argument for each quantity of the formula
     *, units: int, needed: int, mtbf_h: float, repair_h: float, crews: int, cold: bool = False
 ) -> Floats:
     """Return the long-run chance of 0, 1, ... ``units`` parts being down, float64 [units + 1].
@@ -68,7 +68,7 @@ def machine_repair_law(  # noqa: PLR0913 - the model has six numbers; a struct w
     return np.asarray(weight / weight.sum(), dtype=np.float64)
 
 
-def k_of_n_with_crews(  # noqa: PLR0913 - see machine_repair_law
+def k_of_n_with_crews(  # noqa: PLR0913 - one argument for each quantity of the formula
     *, units: int, needed: int, mtbf_h: float, repair_h: float, crews: int, cold: bool = False
 ) -> float:
     """Return the long-run chance that at least ``needed`` of ``units`` work under ``crews`` repair crews.
@@ -110,6 +110,7 @@ def replicas_needed(each: float, goal: float, shared: float = 0.0, most: int = 6
         PlanInputError: the shared causes alone miss the goal, so no number of replicas can reach it.
 
     Source: ``replicas``.
+
     """
     share("goal", goal)
     for count in range(1, most + 1):

@@ -66,7 +66,6 @@ def node_survival(domains: tuple[Domain, ...], hours: float) -> float:
 
     Source: Marshall and Olkin 1967, marginal of the multivariate exponential: rates of all shocks that hit it add.
     """
-
     return exp(-sum(domain.per_day for domain in domains) * not_negative("hours", hours) / HOURS_PER_DAY)
 
 
@@ -77,7 +76,6 @@ def joint_survival(domains: tuple[Domain, ...], hours: float) -> tuple[float, fl
 
     Source: Marshall and Olkin 1967, eq. 2.1: a shared shock counts once.
     """
-
     span_d = float(not_negative("hours", hours)) / HOURS_PER_DAY
     private = sum(domain.per_day for domain in domains[:1])
     shared = sum(domain.per_day for domain in domains[1:])

@@ -33,7 +33,7 @@ def ettr(interval_s: Real, rate_per_s: Real, restart_s: Real, write_s: Real = 0.
     return plain(alive / (slowed * (1 + rate * not_negative("queue_s", queue_s))))
 
 
-def ettr_of_run(  # noqa: PLR0913 - the quantities of the published model
+def ettr_of_run(  # noqa: PLR0917 - the quantities of the published model
     work_s: Real, interval_s: Real, rate_per_s: Real, restart_s: Real, write_s: Real = 0.0, queue_s: Real = 0.0
 ) -> Real:
     """Return the ratio of a run of ``work_s`` productive seconds that queues and starts once before any failure.
@@ -77,7 +77,7 @@ def check_ettr(interval_s: float, rate_per_s: float, restart_s: float, write_s: 
     line = float(ettr(interval_s, rate_per_s, restart_s, write_s))
     exact = float(saving.efficiency(interval_s, write_s, 1 / rate_per_s, restart_s))
     load = rate_per_s * (restart_s + interval_s / 2)
-    holds = line > 0 and abs(line - exact) <= 0.02  # noqa: PLR2004 - stated in the docstring
+    holds = line > 0 and abs(line - exact) <= 0.02  # noqa: PLR2004 - the bound is said beside it
     verdict = "holds" if holds else "out of its regime"
     text = (
         f"{verdict}: a failure costs {load:.2g} of the mean time between failures; exact {exact:.4f}, line {line:.4f}"

@@ -1,6 +1,6 @@
 """Simulated answers where no exact one exists, and the check of those where it does.
 
-Randomness is a seeded ``numpy.random.Generator`` that the caller passes in. Each estimate comes with its standard error.
+Randomness is a seeded ``numpy.random.Generator`` that the caller passes in. Each estimate has its standard error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ def _estimate(samples: Floats) -> Estimate:
 
 
 def weibull_gaps(mtbf_s: float, shape: float) -> Callable[[Generator, int], Floats]:
-    """Return a drawer of Weibull gaps with that mean; shape 1 is exponential. Source: Weibull 1951, mean s G(1 + 1/k)."""
+    """Return a drawer of Weibull gaps with that mean; shape 1 is exponential.
+
+    Source: Weibull 1951, mean = scale x Gamma(1 + 1/k).
+    """
     scale = float(positive("mtbf_s", mtbf_s)) / gamma(1 + 1 / float(positive("shape", shape)))
     return lambda rng, size: np.asarray(scale * rng.weibull(shape, size), dtype=np.float64)
 
@@ -87,7 +90,7 @@ def simulate_wall_s(
             until_failure[cut] = gaps(rng, count)
 
 
-def simulate_async_waste(  # noqa: PLR0913 - the quantities of plan.saving_modes.async_waste
+def simulate_async_waste(  # noqa: PLR0913 - one argument for each quantity of the formula
     *, interval_s: float, pause_s: float, write_s: float, mtbf_s: float, restart_s: float, rng: Generator, failures: int
 ) -> Estimate:
     """Return the waste of asynchronous saving per unit of wall time, one sample for each failure cycle (a ratio).
@@ -108,7 +111,7 @@ def simulate_async_waste(  # noqa: PLR0913 - the quantities of plan.saving_modes
     return Estimate(mean=float(1 - ratio), standard_error=error, replicas=failures)
 
 
-def simulate_shortage(  # noqa: PLR0913 - the quantities of plan.spares
+def simulate_shortage(  # noqa: PLR0913 - one argument for each quantity of the formula
     *, load: float, spares: int, burst_share: float, burst_nodes: int, rng: Generator, samples: int
 ) -> Estimate:
     """Return how often more nodes are out than spares, from snapshots of the stationary batch process.

@@ -143,7 +143,7 @@ class FiniteAnswer(msgspec.Struct, frozen=True, kw_only=True):
     efficiency: float
 
 
-def _finite_wall_s(  # noqa: PLR0913 - the quantities of the published formula
+def _finite_wall_s(  # noqa: PLR0913, PLR0917 - one argument for each quantity of the formula
     segments: int, work_s: float, write_s: float, mtbf_s: float, restart_s: float, downtime_s: float, *, save_last: bool
 ) -> float:
     writes = segments if save_last else segments - 1
@@ -152,7 +152,7 @@ def _finite_wall_s(  # noqa: PLR0913 - the quantities of the published formula
         return float((mtbf_s + downtime_s) * np.exp(restart_s / mtbf_s) * segments * np.expm1(segment_s / mtbf_s))
 
 
-def plan_finite(  # noqa: PLR0913 - see above
+def plan_finite(  # noqa: PLR0913 - one argument for each quantity of the formula
     work_s: float,
     write_s: float,
     mtbf_s: float,
@@ -173,7 +173,7 @@ def plan_finite(  # noqa: PLR0913 - see above
         return _finite_wall_s(segments, work_s, write_s, mtbf, restart_s, downtime_s, save_last=save_last)
 
     low, high = 1, max(2, int(2 * guess) + 2)
-    while high - low > 2:  # noqa: PLR2004 - ternary search on a convex sequence
+    while high - low > 2:  # noqa: PLR2004 - the bound is said beside it
         third = (high - low) // 3
         left, right = low + third, high - third
         low, high = (low, right) if wall(left) <= wall(right) else (left, high)
@@ -191,7 +191,7 @@ class RecoveryAwareAnswer(msgspec.Struct, frozen=True, kw_only=True):
     cold_share: float
 
 
-def plan_recovery_aware(  # noqa: PLR0913 - each is one measured number
+def plan_recovery_aware(  # noqa: PLR0917 - each is one measured number
     write_s: float,
     mtbf_s: float,
     warm_share: float,

@@ -12,8 +12,10 @@ from closeranks.plan.special import normal_cdf, poisson_quantile, poisson_tail
 
 
 class SpareAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The fewest spares under a promise. ``load`` is the mean number of nodes out; ``shortage`` the share of time
-    in which more are out than there are spares."""
+    """The fewest spares under a promise.
+
+    ``load`` is the mean number of nodes out; ``shortage`` the share of time in which more are out than spares exist.
+    """
 
     spares: int
     load: float
@@ -46,9 +48,9 @@ def spares_needed(load: float, shortage_max: float) -> SpareAnswer:
 
 
 def burst_law(load: float, burst_share: float, burst_nodes: int, most: int) -> Floats:
-    """Return the chance of 0, 1, ... ``most`` nodes being out when some events take ``burst_nodes`` that return together.
+    """Return the chance of 0, 1, ... ``most`` nodes being out when some events take several that return together.
 
-    ``burst_share`` of the *events* are bursts; ``load`` is the mean number of nodes out, kept at that value.
+    ``burst_share`` of the *events* take ``burst_nodes``; ``load`` is the mean number of nodes out, kept at that value.
     float64 [most + 1].
 
     Source: compound Poisson by the recursion of Panjer 1981; M/G/infinity with batches that share their repair.
@@ -98,7 +100,7 @@ class SpotAnswer(msgspec.Struct, frozen=True, kw_only=True):
     on_demand_price_per_h: float
 
 
-def spot_capacity(  # noqa: PLR0913 - a price, a rate, a time and a promise
+def spot_capacity(  # noqa: PLR0913 - one argument for each quantity of the formula
     *,
     needed: int,
     reclaims_per_instance_h: float,
@@ -113,7 +115,7 @@ def spot_capacity(  # noqa: PLR0913 - a price, a rate, a time and a promise
 
     Source: ``plan.availability.k_of_n`` with availability 1/(1 + reclaim rate x refill time).
     """
-    from closeranks.plan.availability import k_of_n  # noqa: PLC0415 - spares are used without it
+    from closeranks.plan.availability import k_of_n  # noqa: PLC0415 - only this path needs it
 
     outage = float(
         not_negative("reclaims_per_instance_h", reclaims_per_instance_h) * not_negative("refill_h", refill_h)

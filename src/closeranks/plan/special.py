@@ -73,7 +73,7 @@ def _chi2_quantile(probability: float, freedom: float) -> float:
 
     def excess(x: float) -> float:
         lower, upper = _gamma_lower(shape, x / 2)
-        return lower - probability if probability < 0.5 else (1 - probability) - upper  # noqa: PLR2004 - smaller tail
+        return lower - probability if probability < 0.5 else (1 - probability) - upper  # noqa: PLR2004 - the bound is said beside it
 
     low, high = 0.0, max(freedom, 1.0)
     while excess(high) < 0:

@@ -46,14 +46,17 @@ def preset(name: str) -> StateRecipe:
     try:
         return PRESETS[name]
     except KeyError:
-        from difflib import get_close_matches  # noqa: PLC0415 - only on an error
+        from difflib import get_close_matches  # noqa: PLC0415 - only this path needs it
 
         near = get_close_matches(name, PRESETS, n=1, cutoff=0.0)[0]
         raise PlanInputError("recipe", f"one of {', '.join(PRESETS)}", repr(name), f"did you mean {near!r}?") from None
 
 
 class StateSize(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes of one training state. ``held_bytes_each`` is what a rank keeps, ``written_bytes_each`` what it saves."""
+    """The bytes of one training state.
+
+    ``held_bytes_each`` is what a rank keeps, ``written_bytes_each`` what it saves.
+    """
 
     total_bytes: float
     bytes_per_param: float
@@ -80,7 +83,7 @@ def training_state(params: float, recipe: StateRecipe, ranks: int = 1, sharded_o
     )
 
 
-def kv_cache_bytes(  # noqa: PLR0913 - the six sizes of an attention cache
+def kv_cache_bytes(  # noqa: PLR0913 - one argument for each quantity of the formula
     *, layers: int, kv_heads: int, head_dim: int, tokens: float, bytes_each: float = 2.0, sequences: float = 1.0
 ) -> float:
     """Return the bytes of keys and values of ``sequences`` sequences of ``tokens`` tokens.

@@ -94,6 +94,6 @@ def staged(
     text = (
         f"the drain of {drain:.4g} s fits into the interval of {interval_s:g} s"
         if holds
-        else f"the drain takes {drain:.4g} s, longer than the interval of {interval_s:g} s: save less often or add bandwidth"
+        else f"the drain of {drain:.4g} s outlasts the interval of {interval_s:g} s: save less often or add bandwidth"
     )
     return Staged(pause_s=pause, drain_s=drain, holds=holds, reason=text)
