@@ -71,9 +71,9 @@ def exact_root(write_over_mtbf: Real) -> tuple[Floats, Floats]:
         for _ in range(_NEWTON_ROUNDS):
             slope = -np.expm1(-u)
             following = np.where(slope > 0, u - (_gap(u) - ratio) / slope, 0.0)
-            if np.all(np.abs(following - u) <= 1e-16 * u):
+            if np.all(following >= u):  # it fell at each round until rounding took over
                 break
-            u = following
+            u = np.minimum(u, following)
     shape = np.shape(write_over_mtbf)
     return np.asarray(-np.expm1(-u)).reshape(shape), np.asarray(np.exp(-u)).reshape(shape)
 
@@ -111,7 +111,7 @@ def efficiency(interval_s: Real, write_s: Real, mtbf_s: Real, restart_s: Real = 
         return plain(interval / ((mtbf + downtime) * np.exp(restart / mtbf) * segment))
 
 
-def wall_time_s(  # noqa: PLR0917 - the six quantities of the published formula
+def wall_time_s(  # noqa: PLR0913, PLR0917 - the six quantities of the published formula
     work_s: Real, interval_s: Real, write_s: Real, mtbf_s: Real, restart_s: Real = 0.0, downtime_s: Real = 0.0
 ) -> Real:
     """Return the expected wall time of ``work_s`` seconds of compute, in the limit of many intervals.

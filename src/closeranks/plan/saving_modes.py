@@ -191,7 +191,7 @@ class RecoveryAwareAnswer(msgspec.Struct, frozen=True, kw_only=True):
     cold_share: float
 
 
-def plan_recovery_aware(  # noqa: PLR0917 - each is one measured number
+def plan_recovery_aware(  # noqa: PLR0913, PLR0917 - each is one measured number
     write_s: float,
     mtbf_s: float,
     warm_share: float,

@@ -34,7 +34,7 @@ def ring_all_reduce_s(count: Real, payload_bytes: Real, bytes_per_s: Real, laten
     return plain(sent + 2 * (n - 1) * not_negative("latency_s", latency_s))
 
 
-def ring_efficiency(  # noqa: PLR0917 - a step and a network
+def ring_efficiency(  # noqa: PLR0913, PLR0917 - a step and a network
     count: Real, compute_s: Real, payload_bytes: Real, bytes_per_s: Real, latency_s: Real = 0.0, overlap: Real = 0.0
 ) -> Real:
     """Return compute over step time when ``overlap`` of the all-reduce hides behind compute.
@@ -123,6 +123,6 @@ def peak(reliability: Reliability, utilisation: float = 1.0, scaling: Callable[[
     grid = np.linspace(0, np.log(_COUNT_MAX), _GRID_POINTS)
     best = int(np.argmin(np.asarray(cost(grid))))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, _GRID_POINTS - 1)]
-    count = float(np.exp(golden_minimum(low, high, cost)))
+    count = float(np.exp(golden_minimum(low, high, cost, rounds=50)))
     through = float(useful_throughput(count, reliability, utilisation, scaling))
     return Peak(count=count, throughput=through, efficiency=through / count, limited=best < _GRID_POINTS - 1)

@@ -100,7 +100,10 @@ def chi2_quantile(probability: Real, freedom: Real) -> Real:
 
 
 def log_binomial_pmf(successes: Real, trials: Real, chance: Real) -> Real:
-    """Return ln P(X = successes) of a binomial law; -inf where it is impossible."""
+    """Return ln P(X = successes) of a binomial law; -inf where it is impossible.
+
+    Source: binomial law with the coefficient by ln Gamma.
+    """
 
     def one(k: float, n: float, p: float) -> float:
         if k < 0 or k > n:

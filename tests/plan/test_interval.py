@@ -1,0 +1,175 @@
+"""The exact interval against its equation at high precision, its limits, and its monotonicity."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from closeranks.plan import ettr, interval, promises, regime, saving_modes
+from closeranks.plan.checks import PlanInputError
+
+ratios = st.floats(-12, 2).map(lambda power: 10.0**power)
+mtbfs_s = st.floats(10, 1e7)
+
+
+@pytest.mark.parametrize("power", range(-15, 4))
+def test_the_root_has_full_precision_from_1e_minus_15_to_1000(power):
+    mpmath = pytest.importorskip("mpmath")
+    with mpmath.workdps(60):
+        ratio = 10.0**power
+        lambert = mpmath.lambertw(-mpmath.exp(-1 - mpmath.mpf(ratio)))
+        rest = -lambert.real
+        x, left = interval.exact_root(ratio)
+        assert float(abs(mpmath.mpf(float(x)) / (1 - rest) - 1)) < 2e-15
+        if ratio < 700:
+            assert float(abs(mpmath.mpf(float(left)) / rest - 1)) < 2e-13  # e^-u magnifies by u
+
+
+@given(ratios, mtbfs_s)
+def test_no_other_interval_is_better(ratio, mtbf_s):
+    write_s = ratio * mtbf_s
+    best_s = interval.exact_s(write_s, mtbf_s)
+    top = interval.efficiency(best_s, write_s, mtbf_s)
+    assert top == pytest.approx(interval.best_efficiency(write_s, mtbf_s), rel=1e-6)
+    others = interval.efficiency(best_s * np.array([0.2, 0.9, 1.1, 5.0]), write_s, mtbf_s)
+    assert np.all(others <= top * (1 + 1e-9))
+
+
+@given(ratios, mtbfs_s)
+def test_the_interval_stays_below_young_and_below_the_mtbf(ratio, mtbf_s):
+    best_s = interval.exact_s(ratio * mtbf_s, mtbf_s)
+    assert 0 < best_s <= mtbf_s
+    assert best_s <= interval.young_s(ratio * mtbf_s, mtbf_s) * (1 + 1e-12)
+
+
+@given(st.lists(st.floats(1e-6, 50), min_size=2, max_size=20, unique=True), mtbfs_s)
+def test_longer_writes_mean_longer_intervals_and_less_efficiency(folds, mtbf_s):
+    writes_s = np.sort(folds) * mtbf_s
+    assert np.all(np.diff(interval.exact_s(writes_s, mtbf_s)) >= 0)
+    assert np.all(np.diff(interval.best_efficiency(writes_s, mtbf_s)) <= 0)
+
+
+def test_all_formulas_agree_where_the_write_is_short():
+    best_s = interval.exact_s(1e-6, 1.0)
+    assert interval.young_s(1e-6, 1.0) == pytest.approx(best_s, rel=1e-3)
+    assert interval.daly_first_order_s(1e-6, 1.0) == pytest.approx(best_s, rel=1e-3)
+    assert interval.daly_higher_order_s(1e-6, 1.0) == pytest.approx(best_s, rel=1e-9)
+
+
+def test_a_free_write_is_made_always_and_loses_nothing():
+    assert interval.exact_s(0.0, 100.0) == 0
+    assert interval.best_efficiency(0.0, 100.0) == 1
+
+
+@given(st.floats(1, 1e4), st.floats(0, 1e3), st.floats(0, 1e3))
+def test_restart_and_downtime_cost_but_do_not_move_the_optimum(write_s, restart_s, downtime_s):
+    best_s = interval.exact_s(write_s, 13_284.0)
+    around = interval.wall_time_s(1e5, best_s * np.array([0.99, 1, 1.01]), write_s, 13_284.0, restart_s, downtime_s)
+    assert np.argmin(around) == 1
+    assert around[1] >= interval.wall_time_s(1e5, best_s, write_s, 13_284.0) * (1 - 1e-12)
+
+
+def test_arrays_broadcast():
+    got = interval.exact_s(np.array([[37.0], [300.0]]), np.array([3_600.0, 13_284.0, 1e6]))
+    assert got.shape == (2, 3)
+    assert got[0, 1] == pytest.approx(966.9599200873776, rel=1e-12)
+
+
+def test_young_is_flagged_where_it_gives_work_away():
+    by_name = {answer.name: answer for answer in regime.compare_intervals(600, 1_800)}
+    assert by_name["Young"].efficiency == pytest.approx(0.3784, abs=5e-5)
+    assert by_name["exact"].efficiency == pytest.approx(0.3889, abs=5e-5)
+    assert not by_name["Young"].holds
+    assert by_name["Daly higher order"].holds
+    assert "out of its regime" in by_name["Young"].reason
+    assert all(answer.holds for answer in regime.compare_intervals(37, 13_284))
+
+
+def test_the_published_ratio_is_flagged_where_it_turns_negative():
+    got = ettr.check_ettr(3_600, ettr.rate_per_s(16_384, 0.0065), 300, 60)
+    assert got.ettr == pytest.approx(-1.5624043715846994)
+    assert got.exact == pytest.approx(0.034, abs=5e-4)
+    assert not got.holds
+    assert ettr.check_ettr(300, ettr.rate_per_s(200, 0.0065), 60, 5).holds
+
+
+def test_first_order_waste_is_flagged_past_its_regime():
+    assert regime.compare_waste(991.5, 37, 13_284).first_order_holds
+    got = regime.compare_waste(30_000, 37, 13_284)
+    assert not got.first_order_holds
+    assert "more than all time" in got.reason
+
+
+def test_asynchronous_saving_is_bounded_by_its_write():
+    got = saving_modes.plan_async(0.05, 37, 13_284)
+    assert got.bounded
+    assert "bounded by the write" in got.reason
+    numeric = saving_modes.best_async_interval_s(np.array([2.0, 0.05]), 37.0, 13_284.0)
+    assert numeric == pytest.approx(saving_modes.async_interval_s(np.array([2.0, 0.05]), 37.0, 13_284.0), rel=1e-6)
+    with pytest.raises(PlanInputError, match="writes queue up"):
+        saving_modes.async_waste(20, 0.05, 37, 13_284)
+
+
+def test_two_levels_beat_one():
+    rate = 1 / 13_284
+    assert saving_modes.plan_levels((0.8 * rate, 0.2 * rate), (2, 37)).overhead < interval.waste(967, 37, 13_284)
+
+
+def test_a_write_that_varies_costs_less_than_its_mean_says():
+    samples_s = saving_modes.spread_samples(37, 3)
+    fixed_s = saving_modes.equivalent_s(samples_s, 13_284)
+    assert 37 < fixed_s < samples_s.mean() == pytest.approx(74)
+    assert saving_modes.equivalent_s(np.array([37.0]), 13_284) == pytest.approx(37)
+
+
+@given(st.floats(1, 1e5), st.floats(0, 500), st.booleans())
+def test_a_finite_plan_is_the_best_whole_number(work_s, write_s, save_last):
+    got = saving_modes.plan_finite(work_s, write_s, 5_000.0, save_last=save_last)
+    writes = lambda n: n if save_last else n - 1  # noqa: E731
+    walls = [5_000 * n * np.expm1((work_s + writes(n) * write_s) / n / 5_000) for n in range(1, 400)]
+    assert got.wall_s <= min(walls) * (1 + 1e-9)
+
+
+def test_a_short_job_does_not_save():
+    got = saving_modes.plan_finite(200, 37, 13_284, save_last=False)
+    assert (got.segments, got.interval_s) == (1, 200)
+
+
+def test_a_long_finite_job_meets_the_infinite_one():
+    got = saving_modes.plan_finite(1e7, 37, 13_284, 300, 120)
+    assert got.interval_s == pytest.approx(interval.exact_s(37, 13_284), rel=1e-3)
+    assert got.efficiency == pytest.approx(interval.best_efficiency(37, 13_284, 300, 120), rel=1e-6)
+
+
+def test_warm_recoveries_space_the_saves_out():
+    got = saving_modes.plan_recovery_aware(37, 13_284, 0.75, 20, 300)
+    assert got.interval_s == pytest.approx(interval.exact_s(37, 4 * 13_284))
+    assert got.waste < interval.waste(967, 37, 13_284, 300)
+    with pytest.raises(PlanInputError, match="not been seen yet"):
+        saving_modes.plan_recovery_aware(37, 13_284, 1.0, 20, 300)
+
+
+def test_a_promise_tightens_the_interval_and_has_a_price():
+    free = promises.plan_promise(37, 13_284, 300, rpo_s=7_200, rto_s=600)
+    tight = promises.plan_promise(37, 13_284, 300, rpo_s=300, rto_s=600)
+    assert (free.feasible, tight.feasible) == (True, True)
+    assert free.extra_waste == pytest.approx(0, abs=1e-12)
+    assert tight.interval_s == 263
+    assert tight.extra_waste > 0.05
+    impossible = promises.plan_promise(37, 13_284, 300, rpo_s=30, rto_s=600)
+    assert not impossible.feasible
+    assert "the write alone takes 37 s" in impossible.reasons[0]
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+def test_impossible_inputs_are_named(bad):
+    with pytest.raises(PlanInputError, match=r"mtbf_s: expected a finite number > 0, got"):
+        interval.young_s(37, bad)
+
+
+def test_discrete_time_has_its_continuous_limit():
+    fine = interval.units_expected(1_000_000, 100_000, 1e-6)
+    assert fine == pytest.approx(interval.wall_time_s(1.0, 0.1, 0.0, 1.0) * 1e6, rel=1e-5)
+    assert interval.units_expected(100, 10, 0.0) == 100
+    with pytest.raises(PlanInputError, match="a multiple of interval_units"):
+        interval.units_expected(100, 30, 0.03)
