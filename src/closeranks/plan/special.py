@@ -82,7 +82,7 @@ def _chi2_quantile(probability: float, freedom: float) -> float:
     for _ in range(200):
         gap = excess(x)
         low, high = (x, high) if gap < 0 else (low, x)
-        density = 0.5 * math.exp((shape - 1) * math.log(x / 2) - x / 2 - math.lgamma(shape))
+        density = 0.5 * math.exp(min((shape - 1) * math.log(x / 2) - x / 2 - math.lgamma(shape), 700.0))
         step = x - gap / density if density > 0 else low
         following = step if low < step < high else 0.5 * (low + high)
         if abs(following - x) <= 1e-14 * following:
@@ -123,7 +123,10 @@ def poisson_tail(above: Real, mean: Real) -> Real:
 
 
 def poisson_quantile(probability: float, mean: float) -> int:
-    """Return the smallest s with P(X <= s) >= probability."""
+    """Return the smallest s with P(X <= s) >= probability.
+
+    Source: doubling, then bisection, on ``poisson_tail``.
+    """
     if not 0 <= probability < 1:
         message = f"probability: expected a share below 1, got {probability:g}; no finite count is certain"
         raise NotSolvableError(message)
