@@ -6,8 +6,10 @@ module; nothing is imported until it is asked for, so that a command pays for wh
 
 __all__ = [
     "ageing",
+    "answer",
     "availability",
     "checks",
+    "cluster",
     "confidence",
     "corruption",
     "domains",
@@ -18,9 +20,12 @@ __all__ = [
     "lifetimes",
     "money",
     "monte_carlo",
+    "page",
     "promises",
     "protections",
+    "published",
     "rates",
+    "read_any",
     "read_csv",
     "read_journal",
     "read_kubernetes",
