@@ -99,16 +99,25 @@ def _of_reliability(path: Path, unit_gpus: int) -> tuple[dict[str, Any], list[di
     return measured, parts, [] if fitted.process.one_process else [fitted.process.verdict]
 
 
+def _short(seconds: float) -> str:
+    """Return a time in at most five characters, for an axis."""
+    if seconds < 100:  # noqa: PLR2004 - two digits
+        return f"{seconds:.0f}s"
+    if seconds < 6_000:  # noqa: PLR2004 - two digits
+        return f"{seconds / 60:.0f}m"
+    return f"{seconds / 3600:.1f}h"
+
+
 def _curve(answer: Answer) -> str:
-    """Draw the U in eight rows of text, the chosen interval marked below."""
+    """Draw the U in eight rows of text over its interval axis."""
     rows, points = 8, answer.save.curve
     top, low = max(point.waste for point in points), min(point.waste for point in points)
     heights = [round((point.waste - low) / ((top - low) or 1) * (rows - 1)) for point in points]
     lines = []
     for row in range(rows - 1, -1, -1):
         label = f"{low + (top - low) * row / (rows - 1):6.1%} "
-        lines.append(label + "".join("  *   " if height == row else "      " for height in heights))
-    lines.append("       " + "".join(f"{_seconds(point.interval_s).replace(' ', ''):^6}" for point in points))
+        lines.append((label + "".join("  *  " if height == row else "     " for height in heights)).rstrip())
+    lines.append("       " + "".join(f"{_short(point.interval_s):^5}" for point in points).rstrip())
     return "\n".join(lines)
 
 

@@ -409,7 +409,8 @@ def _explain(cluster: Cluster, times: _Times, failures: Failures, save: SavePlan
             Step(
                 name="Young",
                 formula="sqrt(2 d M)",
-                numbers=f"sqrt(2 x {times.effective_write_s:.4g} x {mtbf_s:.6g}) = {save.formulas[-1].interval_s:.5g} s",
+                numbers=f"sqrt(2 x {times.effective_write_s:.4g} x {mtbf_s:.6g}) = "
+                f"{save.formulas[-1].interval_s:.5g} s",
             ),
             Step(
                 name="waste",

@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 
 from closeranks.plan import interval as saving
-from closeranks.plan.checks import Floats, PlanInputError, Real, not_negative, plain, positive, share
-from closeranks.plan.special import golden_minimum
+from closeranks.plan.checks import PlanInputError, Real, not_negative, plain, positive, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 SECONDS_PER_HOUR = 3600.0
 _GRID_POINTS = 400
 _COUNT_MAX = 1e9
+_ZOOMS = 4
 
 
 def amdahl(count: Real, serial_share: Real) -> Real:
@@ -114,15 +114,15 @@ def peak(reliability: Reliability, utilisation: float = 1.0, scaling: Callable[[
 
     With the best interval and no restart the answer is closed: 2x + ln(1 - x) = 0, x = 0.79681, N = 0.79681 m/d.
 
-    Source: own; a logarithmic grid to bracket, golden section (Kiefer 1953) to finish.
+    Source: own; a logarithmic grid, zoomed in four times on its largest point (each zoom evaluates one array).
     """
 
-    def cost(log_count: Floats) -> Real:
-        return plain(-np.asarray(useful_throughput(plain(np.exp(log_count)), reliability, utilisation, scaling)))
-
-    grid = np.linspace(0, np.log(_COUNT_MAX), _GRID_POINTS)
-    best = int(np.argmin(np.asarray(cost(grid))))
-    low, high = grid[max(best - 1, 0)], grid[min(best + 1, _GRID_POINTS - 1)]
-    count = float(np.exp(golden_minimum(low, high, cost, rounds=50)))
+    low, high, limited = 0.0, float(np.log(_COUNT_MAX)), True
+    for zoom in range(_ZOOMS):
+        grid = np.linspace(low, high, _GRID_POINTS)
+        best = int(np.argmax(np.asarray(useful_throughput(plain(np.exp(grid)), reliability, utilisation, scaling))))
+        limited = limited and (zoom > 0 or best < _GRID_POINTS - 1)
+        low, high = float(grid[max(best - 1, 0)]), float(grid[min(best + 1, _GRID_POINTS - 1)])
+    count = float(np.exp(grid[best]))
     through = float(useful_throughput(count, reliability, utilisation, scaling))
-    return Peak(count=count, throughput=through, efficiency=through / count, limited=best < _GRID_POINTS - 1)
+    return Peak(count=count, throughput=through, efficiency=through / count, limited=limited)
