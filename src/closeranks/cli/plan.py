@@ -249,7 +249,7 @@ def _describe(raw: dict[str, Any], where: str, part: list[str], gpu_mtbf_h: floa
     parts = _parts(part, gpu_mtbf_h)
     if parts is not None:
         raw["part"] = parts
-    if "accelerators" not in raw.get("hardware", {}):
+    if "hardware" not in raw:
         raise PlanInputError(where, "the number of accelerators", "none", "say --gpus 1024 or give a cluster.toml")
     described = cluster_of(raw, where)
     if parts is None:

@@ -344,7 +344,7 @@ def _helps(cluster: Cluster, times: _Times, failures: Failures, chosen_s: float)
     replace = msgspec.structs.replace
     top = failures.parts[0]
     phase, seconds = times.budget.longest
-    halved = replace(cluster.recovery, load_s=times.budget.load_s, **{phase: seconds / 2})
+    halved = replace(cluster.recovery, **{"load_s": times.budget.load_s, phase: seconds / 2})
     rows = [
         row(f"half the failures of {top.name}", after(cluster, 1 / (1 - top.share / 2))),
         row("writes twice as fast", after(replace(cluster, saving=replace(cluster.saving, write_s=times.write_s / 2)))),

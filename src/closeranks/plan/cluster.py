@@ -236,6 +236,8 @@ def cluster_of(raw: dict[str, Any], where: str = "cluster.toml") -> Cluster:
         way_out = "see docs/plan.md for the keys and their types"
         if "unknown field" in problem:
             way_out = f"did you mean {_nearest_key(problem.split('`')[1])!r}?"
+        elif "missing required field `accelerators`" in problem:
+            way_out = "set hardware.accelerators, or say --gpus 1024"
         raise PlanInputError(where, "known keys with values of their type", problem, way_out) from None
     if "given" in raw:
         raise PlanInputError(where, "known keys", "'given'", "it is worked out from the keys that are set")

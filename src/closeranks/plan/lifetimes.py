@@ -132,7 +132,7 @@ def fit_lognormal(times_h: Floats, observed: Flags | None = None) -> LifeLaw:
         spread = float((np.square(x[seen]).sum() + second.sum()) / x.size) - mean * mean
         moved = abs(mean - mu) + abs(math.sqrt(spread) - sigma)
         mu, sigma = mean, math.sqrt(spread)
-        if moved < 1e-10:  # noqa: PLR2004 - far below any standard error
+        if moved < 1e-8:  # noqa: PLR2004 - far below any standard error
             break
     z = (x - mu) / sigma
     density = -0.5 * np.square(z[seen]) - math.log(sigma) - 0.5 * math.log(2 * math.pi) - x[seen]

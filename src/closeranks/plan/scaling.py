@@ -116,7 +116,6 @@ def peak(reliability: Reliability, utilisation: float = 1.0, scaling: Callable[[
 
     Source: own; a logarithmic grid, zoomed in four times on its largest point (each zoom evaluates one array).
     """
-
     low, high, limited = 0.0, float(np.log(_COUNT_MAX)), True
     for zoom in range(_ZOOMS):
         grid = np.linspace(low, high, _GRID_POINTS)
