@@ -1,6 +1,8 @@
 """The two commands as a user meets them: exit status, figures, errors that say the way out."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,7 +43,7 @@ def test_one_page_answers_everything():
         "keep 6 checkpoints",
         "the peak is at 290,289",
         "GPU causes 74% of failures",
-        "80 % of recoveries warm",
+        "80 % warm in 20 s, from 13 hot spares",
         "assumed: PCIe: MTBF 200,000 h",
         "closeranks run --save-every 733s --keep 6 --spares 13 train.py",
     ):
@@ -228,3 +230,29 @@ def test_fit_with_its_own_window(tmp_path):
     report = as_json("fit", str(path), *window)
     assert report["unit"]["mtbf_h"] == pytest.approx(30 * 24 * 10 / 2)
     assert report["system"]["mtbf_h"] == pytest.approx(30 * 24 / 2)
+
+
+def test_a_cause_that_was_never_seen_is_bounded(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("time,node,cause\n2026-01-02T00:00:00Z,a,gpu\n2026-01-03T00:00:00Z,a,gpu\n")
+    report = as_json("fit", str(path), "--from", "2026-01-01", "--to", "2026-01-31", "--units", "1", "--cause", "PSU")
+    unseen = next(cause for cause in report["causes"] if cause["name"] == "psu")
+    assert unseen["unit"]["failures"] == 0
+    assert unseen["unit"]["low_h"] == pytest.approx(240.34190450064062)
+
+
+def test_a_job_with_an_end():
+    page = run(*FIRST, "--work-h", "10").stdout
+    assert "To the end: 49 saves" in page
+
+
+def test_planning_needs_nothing_heavy():
+    script = (
+        "import sys, typer\nfrom closeranks.cli import plan\napp = typer.Typer()\nplan.register(app)\n"
+        "try:\n    app(['--gpus', '8', '--params', '7e9', '--json'])\nexcept SystemExit:\n    pass\n"
+        "print(sorted({m.split('.')[0] for m in sys.modules} & {'torch', 'scipy', 'asyncio', 'csv', 'lzma', 'tomllib'}),"
+        " file=sys.stderr)"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)  # noqa: S603
+    assert out.stderr.strip() == "[]"
+    assert json.loads(out.stdout)["accelerators"] == 8

@@ -5,7 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from closeranks.plan import ettr, interval, promises, regime, saving_modes
+from closeranks.plan import (
+    background,
+    ettr,
+    finite,
+    interval,
+    levels,
+    promises,
+    recovery_aware,
+    regime,
+    varying,
+    verified,
+)
 from closeranks.plan.checks import PlanInputError
 
 ratios = st.floats(-12, 2).map(lambda power: 10.0**power)
@@ -101,52 +112,52 @@ def test_first_order_waste_is_flagged_past_its_regime():
 
 
 def test_asynchronous_saving_is_bounded_by_its_write():
-    got = saving_modes.plan_async(0.05, 37, 13_284)
+    got = background.plan_async(0.05, 37, 13_284)
     assert got.bounded
     assert "bounded by the write" in got.reason
-    numeric = saving_modes.best_async_interval_s(np.array([2.0, 0.05]), 37.0, 13_284.0)
-    assert numeric == pytest.approx(saving_modes.async_interval_s(np.array([2.0, 0.05]), 37.0, 13_284.0), rel=1e-6)
+    numeric = background.best_async_interval_s(np.array([2.0, 0.05]), 37.0, 13_284.0)
+    assert numeric == pytest.approx(background.async_interval_s(np.array([2.0, 0.05]), 37.0, 13_284.0), rel=1e-6)
     with pytest.raises(PlanInputError, match="writes queue up"):
-        saving_modes.async_waste(20, 0.05, 37, 13_284)
+        background.async_waste(20, 0.05, 37, 13_284)
 
 
 def test_two_levels_beat_one():
     rate = 1 / 13_284
-    assert saving_modes.plan_levels((0.8 * rate, 0.2 * rate), (2, 37)).overhead < interval.waste(967, 37, 13_284)
+    assert levels.plan_levels((0.8 * rate, 0.2 * rate), (2, 37)).overhead < interval.waste(967, 37, 13_284)
 
 
 def test_a_write_that_varies_costs_less_than_its_mean_says():
-    samples_s = saving_modes.spread_samples(37, 3)
-    fixed_s = saving_modes.equivalent_s(samples_s, 13_284)
+    samples_s = varying.spread_samples(37, 3)
+    fixed_s = varying.equivalent_s(samples_s, 13_284)
     assert 37 < fixed_s < samples_s.mean() == pytest.approx(74)
-    assert saving_modes.equivalent_s(np.array([37.0]), 13_284) == pytest.approx(37)
+    assert varying.equivalent_s(np.array([37.0]), 13_284) == pytest.approx(37)
 
 
 @given(st.floats(1, 1e5), st.floats(0, 500), st.booleans())
 def test_a_finite_plan_is_the_best_whole_number(work_s, write_s, save_last):
-    got = saving_modes.plan_finite(work_s, write_s, 5_000.0, save_last=save_last)
+    got = finite.plan_finite(work_s, finite.Conditions(write_s=write_s, mtbf_s=5_000.0, save_last=save_last))
     writes = lambda n: n if save_last else n - 1  # noqa: E731
     walls = [5_000 * n * np.expm1((work_s + writes(n) * write_s) / n / 5_000) for n in range(1, 400)]
     assert got.wall_s <= min(walls) * (1 + 1e-9)
 
 
 def test_a_short_job_does_not_save():
-    got = saving_modes.plan_finite(200, 37, 13_284, save_last=False)
+    got = finite.plan_finite(200, finite.Conditions(write_s=37, mtbf_s=13_284, save_last=False))
     assert (got.segments, got.interval_s) == (1, 200)
 
 
 def test_a_long_finite_job_meets_the_infinite_one():
-    got = saving_modes.plan_finite(1e7, 37, 13_284, 300, 120)
+    got = finite.plan_finite(1e7, finite.Conditions(write_s=37, mtbf_s=13_284, restart_s=300, downtime_s=120))
     assert got.interval_s == pytest.approx(interval.exact_s(37, 13_284), rel=1e-3)
     assert got.efficiency == pytest.approx(interval.best_efficiency(37, 13_284, 300, 120), rel=1e-6)
 
 
 def test_warm_recoveries_space_the_saves_out():
-    got = saving_modes.plan_recovery_aware(37, 13_284, 0.75, 20, 300)
+    got = recovery_aware.plan_recovery_aware(37, 13_284, 300, recovery_aware.Warm(handled=0.75, restart_s=20))
     assert got.interval_s == pytest.approx(interval.exact_s(37, 4 * 13_284))
     assert got.waste < interval.waste(967, 37, 13_284, 300)
     with pytest.raises(PlanInputError, match="not been seen yet"):
-        saving_modes.plan_recovery_aware(37, 13_284, 1.0, 20, 300)
+        recovery_aware.plan_recovery_aware(37, 13_284, 300, recovery_aware.Warm(handled=1.0, restart_s=20))
 
 
 def test_a_promise_tightens_the_interval_and_has_a_price():
@@ -173,3 +184,28 @@ def test_discrete_time_has_its_continuous_limit():
     assert interval.units_expected(100, 10, 0.0) == 100
     with pytest.raises(PlanInputError, match="a multiple of interval_units"):
         interval.units_expected(100, 30, 0.03)
+
+
+def test_first_order_answers_say_where_they_stop_to_hold():
+    assert background.plan_async(2, 37, 13_284).holds
+    assert not background.plan_async(2, 3_000, 13_284).holds
+    assert levels.plan_levels((6e-5, 1.5e-5), (2, 37)).holds
+    assert not levels.plan_levels((6e-3, 1.5e-3), (2, 37)).holds
+    useless = levels.plan_levels((1e-6, 1e-3), (30, 37))
+    assert not useless.holds
+    assert "of no use" in useless.reason
+    assert verified.plan_verified(37, 20, 1 / 13_284, 1 / 86_400).holds
+    rough = verified.plan_verified(370, 200, 1 / 13_284, 1 / 8_640)
+    assert not rough.holds
+    assert "out of its regime" in rough.reason
+
+
+def test_verified_saves_meet_daly_without_silent_errors():
+    got = verified.plan_verified(37, 0, 1 / 13_284, 0)
+    assert got.exact_interval_s == pytest.approx(interval.exact_s(37, 13_284), rel=1e-6)
+    assert 1 / (1 + got.exact_overhead) == pytest.approx(interval.best_efficiency(37, 13_284), rel=1e-9)
+
+
+def test_verified_saves_without_any_failure_cost_their_own_time():
+    calm = verified.Rates(fail_stop_per_s=0, silent_per_s=0)
+    assert verified.verified_time_s(1_000, 37, 20, calm, 300) == 1_057

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from closeranks.plan import interval, monte_carlo, saving_modes, spares
+from closeranks.plan import background, interval, levels, monte_carlo, spares, varying, verified
 
 SIGMAS = 3.0
 
@@ -44,15 +44,15 @@ def test_asynchronous_waste(pause_s, interval_s):
         rng=np.random.default_rng(3),
         failures=400_000,
     )
-    claimed = saving_modes.async_waste(interval_s, pause_s, 37.0, 13_284.0)
+    claimed = background.async_waste(interval_s, pause_s, 37.0, 13_284.0)
     second_order = (interval_s + 37) / 13_284  # the formula is first order: allow its next term
     assert abs(got.mean - claimed) < SIGMAS * got.standard_error + second_order * claimed
 
 
 def test_a_varying_write_equals_its_fixed_equivalent():
     rng = np.random.default_rng(4)
-    samples_s = saving_modes.spread_samples(100, 3)
-    fixed_s = saving_modes.equivalent_s(samples_s, 1_800.0)
+    samples_s = varying.spread_samples(100, 3)
+    fixed_s = varying.equivalent_s(samples_s, 1_800.0)
     times_s = []
     for _ in range(20_000):
         spent = 0.0
@@ -78,3 +78,33 @@ def test_the_first_of_all_domains():
     per_day = np.concatenate((np.full(64, 6.5e-3), np.full(8, 2e-3), [0.05]))
     got = monte_carlo.simulate_domains(per_day, np.random.default_rng(6), 50_000)
     assert abs(got.z_of(24 / per_day.sum())) < SIGMAS
+
+
+def test_two_levels_cost_what_first_order_says_and_a_little_more():
+    rates, writes = (0.8 / 13_284, 0.2 / 13_284), (2.0, 37.0)
+    plan = levels.plan_levels(rates, writes)
+    got = monte_carlo.simulate_levels(plan.intervals_s, writes, rates, np.random.default_rng(8), 6_000)
+    assert abs(got.z_of(0.0511)) < SIGMAS
+    assert plan.overhead < got.mean < 1.1 * plan.overhead
+
+
+@pytest.mark.parametrize("restart_s", [0.0, 300.0])
+@pytest.mark.parametrize("interval_s", [300.0, 1_076.0, 4_000.0])
+@pytest.mark.parametrize(("stop_per_s", "silent_per_s"), [(1 / 13_284, 1 / 86_400), (0.0, 1e-4), (1e-3, 0.0)])
+def test_verified_time_is_exact(interval_s, restart_s, stop_per_s, silent_per_s):
+    rates = verified.Rates(fail_stop_per_s=stop_per_s, silent_per_s=silent_per_s)
+    got = monte_carlo.simulate_verified(
+        interval_s=interval_s,
+        write_s=37.0,
+        verify_s=20.0,
+        rates=rates,
+        restart_s=restart_s,
+        rng=np.random.default_rng([9, int(interval_s), int(restart_s)]),
+        samples=40_000,
+    )
+    assert abs(got.z_of(verified.verified_time_s(interval_s, 37.0, 20.0, rates, restart_s))) < SIGMAS
+
+
+def test_the_published_overhead_of_verified_saves():
+    exact = verified.plan_verified(37, 20, 1 / 13_284, 1 / 86_400)
+    assert exact.exact_overhead == pytest.approx(0.114, abs=2e-3)

@@ -284,3 +284,22 @@ def test_prevention_stops_paying_at_its_margin():
     got = money.prevention_margin((0, 1, 2, 3), (0, 100, 300, 900), (1_000, 500, 250, 200))
     assert (got.level, got.total_per_day) == (2, 550)
     assert money.failure_cost(10_000, 360, 3.0) == pytest.approx(3_000)
+
+
+def test_alternatives_to_a_full_restart_and_to_hardware_share_one_model():
+    life = ageing.Bathtub(useful_per_h=2e-5, early_per_h=2e-4, early_h=200)
+    choices = (
+        protections.warm_restart(0.8, 20),
+        protections.hot_spares(JOB, 13, 8, 0.8, 20),
+        protections.shrink(JOB, 8, 0.8, 20, 24),
+        protections.error_correction(0.17, 0.01, 0.02),
+        protections.burn_in(JOB, life, 200, 26_280),
+    )
+    by_name = {row.name: row for row in protections.rank(JOB, choices)}
+    assert by_name["warm recovery of 80%"].net_per_day > by_name["13 hot spare nodes"].net_per_day
+    assert by_name["13 hot spare nodes"].cost_per_day == 13 * 8 * 24 * 2.0
+    assert by_name["13 hot spare nodes"].efficiency > by_name["shrink until repaired"].efficiency
+    assert by_name["ECC"].net_per_day != 0
+    burned = next(one for one in choices if one.name == "burn-in of 200 h")
+    assert burned.rate_times == pytest.approx(1 - 0.04 * (1 - 2.718281828**-1) / (2e-5 * 26_280 + 0.04), rel=1e-6)
+    assert burned.cost_per_day == pytest.approx(10_000 * 200 * 2 * 24 / 26_280)

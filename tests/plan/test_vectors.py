@@ -9,21 +9,23 @@ import pytest
 
 from closeranks.plan import (
     availability,
+    background,
     confidence,
     corruption,
     domains,
     ettr,
     goodput,
     interval,
+    levels,
     promises,
     rates,
     recovery,
-    saving_modes,
     scaling,
     spares,
     state_size,
     storage,
     straggler,
+    verified,
 )
 
 VECTORS = json.loads((Path(__file__).parent / "data" / "planning_vectors.json").read_text())
@@ -87,17 +89,17 @@ def ettr_queue(i):
 
 
 def two_level(i):
-    got = saving_modes.plan_levels((i["lam1"], i["lam2"]), (i["C1"], i["C2"]))
+    got = levels.plan_levels((i["lam1"], i["lam2"]), (i["C1"], i["C2"]))
     return {"W1": got.intervals_s[0], "W2": got.intervals_s[1], "overhead": got.overhead}
 
 
 def silent_failstop(i):
-    got = saving_modes.plan_verified(i["C"], i["V"], i["lam_f"], i["lam_s"])
+    got = verified.plan_verified(i["C"], i["V"], i["lam_f"], i["lam_s"])
     return {"W": got.interval_s, "overhead": got.overhead}
 
 
 def async_(i):
-    got = saving_modes.plan_async(i["pause"], i["write"], i["M"])
+    got = background.plan_async(i["pause"], i["write"], i["M"])
     return {"tau": got.interval_s, "unbounded": got.unbounded_s, "waste": got.waste}
 
 

@@ -208,6 +208,7 @@ def fit(  # noqa: PLR0913, PLR0917 - flags of a command
     system: Annotated[str | None, typer.Option(help="lanl: one system by its number")] = None,
     year: Annotated[int | None, typer.Option(help="xid: the year of syslog lines")] = None,
     boot: Annotated[str | None, typer.Option(help="xid: when the machine booted, for dmesg")] = None,
+    cause: Annotated[list[str] | None, typer.Option(help="a cause to bound even if it was never seen")] = None,
     units: Annotated[int | None, typer.Option(min=1, help="units that were watched, failing or not")] = None,
     begin: Annotated[str | None, typer.Option("--from", help="when watching began")] = None,
     end: Annotated[str | None, typer.Option("--to", help="when watching ended")] = None,
@@ -226,7 +227,12 @@ def fit(  # noqa: PLR0913, PLR0917 - flags of a command
     from closeranks.plan.reliability_file import of_report, to_toml
 
     options = FitOptions(
-        group_s=group_s, confidence=confidence, units=units, from_utc_s=_instant(begin), to_utc_s=_instant(end)
+        group_s=group_s,
+        confidence=confidence,
+        units=units,
+        causes=tuple(cause or []),
+        from_utc_s=_instant(begin),
+        to_utc_s=_instant(end),
     )
     try:
         text = _text_of(file)

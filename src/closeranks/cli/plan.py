@@ -147,6 +147,12 @@ def _show_saving(console: Console, answer: Answer) -> None:
         + f": {save.mode} writes of {save.state_bytes / 1e9:,.1f} GB in {_seconds(save.write_s)}; {save.note}"
     )
     console.print(f"waste against interval:\n{_curve(answer)}", markup=False, highlight=False)
+    if save.finite is not None:
+        job = save.finite
+        console.print(
+            f"To the end: {job.segments:,} saves, one every {_seconds(job.interval_s)}; done after "
+            f"{_seconds(job.wall_s)} on average ({job.efficiency:.2%} of it training)"
+        )
     if save.mode == "blocking":
         formulas = ", ".join(f"{one.name} {_seconds(one.interval_s)}" for one in save.formulas)
         console.print(f"[dim]{formulas}[/]")
@@ -198,10 +204,12 @@ def _show(console: Console, answer: Answer, *, explain: bool) -> None:
     _show_saving(console, answer)
     _show_standing(console, answer)
     helps = Table(title="What would help most (each change alone)", title_justify="left")
-    for name in ("change", "saves a day", "efficiency"):
+    for name in ("change", "saves a day", "costs a day", "net", "efficiency"):
         helps.add_column(name, justify="left" if name == "change" else "right")
     for one in answer.helps:
-        helps.add_row(one.name, f"${one.saved_per_day:,.0f}", f"{one.efficiency:.2%}")
+        price = f"${one.cost_per_day:,.0f}" if one.cost_per_day else ""
+        saved, net = f"${one.saved_per_day:,.0f}", f"${one.net_per_day:,.0f}"
+        helps.add_row(one.name, saved, price, net, f"{one.efficiency:.2%}")
     console.print(helps)
     if explain:
         _show_explanation(console, answer)
@@ -272,6 +280,7 @@ def plan(  # noqa: PLR0913, PLR0917 - flags of a command
     params: Annotated[float | None, typer.Option(help="parameters of the model, 175e9")] = None,
     recipe: Annotated[str | None, typer.Option(help="what a save holds; see docs/plan.md")] = None,
     step_s: Annotated[float | None, typer.Option(help="seconds of a step")] = None,
+    work_h: Annotated[float | None, typer.Option(help="hours of undisturbed training, when it has an end")] = None,
     store_gbps: Annotated[float | None, typer.Option(help="decimal gigaBYTES a second into the store")] = None,
     write_s: Annotated[float | None, typer.Option(help="seconds of a save, instead of size and store")] = None,
     background: Annotated[bool, typer.Option(help="write behind training")] = False,  # noqa: FBT002
@@ -303,6 +312,7 @@ def plan(  # noqa: PLR0913, PLR0917 - flags of a command
         "job.params": params,
         "job.recipe": recipe,
         "job.step_s": step_s,
+        "job.work_h": work_h,
         "store.gigabytes_per_s": store_gbps,
         "saving.write_s": write_s,
         "saving.mode": "background" if background else None,

@@ -8,14 +8,17 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from closeranks.plan import corruption, interval, money, protections, regime, saving_modes, scaling, spares, state_size
+from closeranks.plan import corruption, interval, money, protections, regime, scaling, spares, state_size
+from closeranks.plan.background import async_interval_s, async_waste
 from closeranks.plan.checks import PlanInputError
 from closeranks.plan.cluster import ASSUMED_PARTS, Cluster
 from closeranks.plan.confidence import MtbfEstimate, estimate_mtbf
 from closeranks.plan.domains import Domain
+from closeranks.plan.finite import Conditions, FiniteAnswer, plan_finite
 from closeranks.plan.promises import check_contract, longest_interval_s
 from closeranks.plan.rates import SECONDS_PER_HOUR, PartRate, cascade
 from closeranks.plan.recovery import Budget, DailyCost, daily_cost
+from closeranks.plan.varying import equivalent_s, spread_samples
 
 HOURS_PER_DAY = 24.0
 CURVE_FOLDS = (0.125, 0.177, 0.25, 0.354, 0.5, 0.707, 1.0, 1.414, 2.0, 2.83, 4.0, 5.66, 8.0)
@@ -59,6 +62,7 @@ class SavePlan(msgspec.Struct, frozen=True, kw_only=True):
     formulas: tuple[regime.FormulaAnswer, ...]
     broken: tuple[str, ...]
     note: str
+    finite: FiniteAnswer | None
 
 
 class Waste(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,8 +205,8 @@ def _times(cluster: Cluster, mtbf_s: float) -> _Times:
     write_s = cluster.saving.write_s or size / bandwidth
     effective_s = write_s
     if cluster.store.slowest_fold > 1:
-        samples = saving_modes.spread_samples(write_s, cluster.store.slowest_fold)
-        effective_s = saving_modes.equivalent_s(samples, mtbf_s)
+        samples = spread_samples(write_s, cluster.store.slowest_fold)
+        effective_s = equivalent_s(samples, mtbf_s)
     load_s = cluster.recovery.load_s or (size / bandwidth if size else write_s)
     budget = Budget(
         detect_s=cluster.recovery.detect_s,
@@ -217,7 +221,7 @@ def _times(cluster: Cluster, mtbf_s: float) -> _Times:
 
 def _best_interval_s(cluster: Cluster, times: _Times, mtbf_s: float) -> float:
     if cluster.saving.mode == "background":
-        return float(saving_modes.async_interval_s(cluster.saving.pause_s, times.effective_write_s, mtbf_s))
+        return float(async_interval_s(cluster.saving.pause_s, times.effective_write_s, mtbf_s))
     return float(interval.exact_s(times.effective_write_s, mtbf_s / (1 - cluster.recovery.warm_share)))
 
 
@@ -225,10 +229,18 @@ def _waste_at(cluster: Cluster, times: _Times, mtbf_s: float, interval_s: float)
     """Return the share of time lost at an interval, in [0, 1]."""
     if cluster.saving.mode == "background":
         given = (cluster.saving.pause_s, times.effective_write_s, mtbf_s, times.recovery_s)
-        return min(float(saving_modes.async_waste(max(interval_s, times.effective_write_s), *given)), 1.0)
+        return min(float(async_waste(max(interval_s, times.effective_write_s), *given)), 1.0)
     warm = cluster.recovery.warm_share
     kept = float(interval.efficiency(interval_s, times.effective_write_s, mtbf_s / (1 - warm), times.budget.total_s))
     return 1 - kept / (1 + warm * cluster.recovery.warm_s / mtbf_s)
+
+
+def _finite(cluster: Cluster, times: _Times, mtbf_s: float) -> FiniteAnswer | None:
+    """Return the plan for a job of known length, saved in the foreground; None where no length was given."""
+    if not cluster.job.work_h or cluster.saving.mode == "background":
+        return None
+    met = Conditions(write_s=times.effective_write_s, mtbf_s=mtbf_s, restart_s=times.budget.total_s)
+    return plan_finite(cluster.job.work_h * SECONDS_PER_HOUR, met)
 
 
 def _save_plan(cluster: Cluster, times: _Times, failures: Failures) -> SavePlan:
@@ -264,6 +276,7 @@ def _save_plan(cluster: Cluster, times: _Times, failures: Failures) -> SavePlan:
         formulas=regime.compare_intervals(times.effective_write_s, mtbf_s, times.budget.total_s),
         broken=broken,
         note=note,
+        finite=_finite(cluster, times, mtbf_s),
     )
 
 
@@ -323,17 +336,28 @@ def _growth(cluster: Cluster, times: _Times, failures: Failures) -> Growth:
     return Growth(points=points, peak=top, verdict=verdict)
 
 
-def _helps(cluster: Cluster, times: _Times, failures: Failures, chosen_s: float) -> tuple[protections.Ranked, ...]:
-    """Return what would help most, each change alone, by the money it saves a day."""
+def _helps(
+    cluster: Cluster, times: _Times, failures: Failures, chosen_s: float, spare: spares.SpareAnswer
+) -> tuple[protections.Ranked, ...]:
+    """Return what would help most, each change alone, by the money it saves a day less what it costs.
+
+    Only running costs that follow from the inputs are counted: a faster store or better parts are priced at zero,
+    so their row says the most that they may cost.
+    """
     hardware, mtbf_s = cluster.hardware, failures.mtbf_h.value * SECONDS_PER_HOUR
     day = money.waste_per_day(hardware.accelerators, 1.0, hardware.price_per_accelerator_h)
     bare = 1 - _waste_at(cluster, times, mtbf_s, chosen_s)
 
-    def row(name: str, kept: float) -> protections.Ranked:
+    def row(name: str, kept: float, cost: float = 0.0) -> protections.Ranked:
         saved = (kept - bare) * day
-        endless = float("inf") if saved > 0 else 0.0
+        gained = saved / cost if cost else float("inf") if saved > 0 else 0.0
         return protections.Ranked(
-            name=name, efficiency=kept, saved_per_day=saved, cost_per_day=0, net_per_day=saved, return_on_cost=endless
+            name=name,
+            efficiency=kept,
+            saved_per_day=saved,
+            cost_per_day=cost,
+            net_per_day=saved - cost,
+            return_on_cost=gained,
         )
 
     def after(changed: Cluster, slower: float = 1.0) -> float:
@@ -342,6 +366,7 @@ def _helps(cluster: Cluster, times: _Times, failures: Failures, chosen_s: float)
         return 1 - _waste_at(changed, new, mtbf_s * slower, kept_interval)
 
     replace = msgspec.structs.replace
+    idle = money.waste_per_day(max(spare.spares, 1) * hardware.per_node, 1.0, hardware.price_per_accelerator_h)
     top = failures.parts[0]
     phase, seconds = times.budget.longest
     halved = replace(cluster.recovery, **{"load_s": times.budget.load_s, phase: seconds / 2})
@@ -355,7 +380,10 @@ def _helps(cluster: Cluster, times: _Times, failures: Failures, chosen_s: float)
         rows.append(row("save at the optimum", 1 - _waste_at(cluster, times, mtbf_s, best_s)))
     if cluster.recovery.warm_share < 0.8:  # noqa: PLR2004 - what a warm ladder reaches, named in the row
         warm = replace(cluster.recovery, warm_share=0.8)
-        rows.append(row(f"80 % of recoveries warm ({warm.warm_s:g} s)", after(replace(cluster, recovery=warm))))
+        kept = after(replace(cluster, recovery=warm))
+        rows.append(row(f"80 % warm in {warm.warm_s:g} s, from {spare.spares} hot spares", kept, idle))
+        out = 0.8 * spare.load * hardware.per_node / hardware.accelerators
+        rows.append(row(f"80 % warm in {warm.warm_s:g} s, shrinking until repaired", kept * max(1 - out, 0.0)))
     if cluster.saving.mode == "blocking":
         pause_s = min(cluster.saving.pause_s, times.write_s)
         behind = replace(cluster.saving, mode="background", pause_s=pause_s)
@@ -524,7 +552,7 @@ def answer(cluster: Cluster) -> Answer:
         spares=spare,
         growth=_growth(cluster, times, failures),
         exposure=exposure,
-        helps=_helps(cluster, times, failures, chosen_s),
+        helps=_helps(cluster, times, failures, chosen_s, spare),
         dominates=f"{top.name} causes {top.share:.0%} of failures; {largest} takes {shares[largest]:.1%} of all time",
         assumed=_assumed(cluster),
         warnings=_warnings(cluster, save, waste, failures),

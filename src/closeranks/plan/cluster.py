@@ -62,6 +62,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     recipe: str = "fp32 master + fp32 moments"
     state_bytes: float = 0.0  # instead of params and recipe
     step_s: float = 2.0
+    work_h: float = 0.0  # hours of undisturbed training, when the job has an end
 
 
 class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,6 +166,7 @@ _BOUNDS: Final[dict[str, tuple[float, float, str]]] = {
     "measured.confidence": (0.5, 0.9999, "0.95 is usual"),
     "job.params": (0, 1e16, "175e9 for 175 billion"),
     "job.state_bytes": (0, 1e18, "bytes of one save"),
+    "job.work_h": (0, 1e7, "use 0 for a job without a known end"),
     "job.step_s": (1e-6, 1e6, "seconds of one step"),
     "store.gigabytes_per_s": (1e-6, 1e9, "decimal gigabytes a second; a 10 Gb/s link is 1.25"),
     "store.slowest_fold": (1, 100, "1 when writes do not vary, 3 when the slowest take three times the fastest"),

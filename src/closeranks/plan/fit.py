@@ -25,12 +25,14 @@ _LAW_NEEDS = 5
 class FitOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the user knows beside the file. None: taken from the file, and said so among the assumptions.
 
-    Failures of one domain that start within ``group_s`` of each other are one event.
+    Failures of one domain that start within ``group_s`` of each other are one event. ``causes`` are reported even
+    when none of their failures was seen: that bounds their MTBF from below.
     """
 
     group_s: float = 60.0
     confidence: float = 0.95
     units: int | None = None
+    causes: tuple[str, ...] = ()
     from_utc_s: float | None = None
     to_utc_s: float | None = None
 
@@ -276,7 +278,7 @@ def fit_trace(trace: Trace, options: FitOptions | None = None) -> FitReport:
 
     counted = max(len(records) - less, 0)
     system, unit = mtbfs(counted)
-    causes = _counts([record.cause for record in records])
+    causes = {name.lower(): 0 for name in chosen.causes} | _counts([record.cause for record in records])
     ranked = sorted(causes.items(), key=lambda item: -item[1])
     positions = np.sort(exposure.upto(starts))
     event_positions = np.sort(exposure.upto(event_starts))
@@ -317,7 +319,7 @@ def fit_trace(trace: Trace, options: FitOptions | None = None) -> FitReport:
         event_system=mtbfs(max(len(events) - less, 0))[0],
         unit=unit,
         causes=tuple(
-            CauseRate(name=name, share=count / len(records), system=mtbfs(count)[0], unit=mtbfs(count)[1])
+            CauseRate(name=name, share=count / max(len(records), 1), system=mtbfs(count)[0], unit=mtbfs(count)[1])
             for name, count in ranked
         ),
         law_of=law_of,

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
+    from closeranks.plan.verified import Rates
+
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """A simulated mean and its standard error; ``z_of`` is how many of them a claimed value is away."""
@@ -132,3 +134,63 @@ def simulate_domains(rates_per_day: Floats, rng: Generator, events: int) -> Esti
     """
     firsts = rng.exponential(1 / positive("rates_per_day", rates_per_day), (events, np.size(rates_per_day))).min(axis=1)
     return _estimate(24 * firsts)
+
+
+def simulate_levels(
+    intervals_s: tuple[float, float],
+    writes_s: tuple[float, float],
+    rates_per_s: tuple[float, float],
+    rng: Generator,
+    failures: int,
+) -> Estimate:
+    """Return the overhead of two-level saving over bare work: writes and rework, restarts free.
+
+    Near saves come every ``intervals_s[0]``, far ones in place of every k-th near one; a light failure returns to the
+    newest save of any level, a heavy one to the newest far save. One ratio sample for each far period's end.
+
+    Source: the process behind Benoit et al. 2017, simulated as it stands.
+    """
+    near_s, every = intervals_s[0], max(1, round(intervals_s[1] / intervals_s[0]))
+    total = sum(rates_per_s)
+    kept = np.zeros(failures)
+    spent = np.zeros(failures)
+    for index in range(failures):  # one far period each: renewal points are the far saves
+        done, clock = 0, 0.0
+        life = rng.exponential(1 / total)
+        while done < every:
+            need = near_s + (writes_s[1] if done == every - 1 else writes_s[0])
+            if life >= need:
+                life -= need
+                clock += need
+                done += 1
+                continue
+            clock += life
+            life = rng.exponential(1 / total)
+            if rng.random() * total >= rates_per_s[0]:
+                done = 0
+        kept[index], spent[index] = every * near_s, clock
+    return _estimate(spent / kept - 1)
+
+
+def simulate_verified(  # noqa: PLR0913 - the quantities of plan.verified
+    *, interval_s: float, write_s: float, verify_s: float, rates: Rates, restart_s: float, rng: Generator, samples: int
+) -> Estimate:
+    """Return the wall time of one interval of work with its verification and save, all samples in step.
+
+    Source: the pattern of Benoit and Robert 2016, simulated as it stands.
+    """
+    clock = np.zeros(whole("samples", samples, 2))
+    open_ = np.arange(samples)
+    never = np.inf
+    while open_.size:
+        stop = rng.exponential(1 / rates.fail_stop_per_s, open_.size) if rates.fail_stop_per_s else never
+        silent = rng.exponential(1 / rates.silent_per_s, open_.size) if rates.silent_per_s else never
+        checked = interval_s + verify_s
+        corrupt = np.broadcast_to(silent < interval_s, open_.size)
+        need = np.where(corrupt, checked, checked + write_s)
+        cut = np.broadcast_to(stop < need, open_.size)
+        clock[open_] += np.where(cut, stop, need)
+        again = cut | corrupt
+        clock[open_[again]] += restart_s
+        open_ = open_[again]
+    return _estimate(clock)

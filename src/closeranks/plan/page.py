@@ -74,7 +74,7 @@ def html_page(answer: Answer, title: str) -> str:
         (part.name, f"{part.count:,.0f}", f"{24 * part.failures_per_h:.3f}", f"{part.share:.1%}")
         for part in answer.failures.parts
     ]
-    helps = [(one.name, f"{one.saved_per_day:,.0f}", f"{one.efficiency:.2%}") for one in answer.helps]
+    helps = [(one.name, f"{one.net_per_day:,.0f}", f"{one.efficiency:.2%}") for one in answer.helps]
     warns = "".join(f'<p class="warn">{escape(text)}</p>' for text in answer.warnings)
     notes = "".join(f"<li>{escape(text)}</li>" for text in answer.assumed)
     steps = [(step.name, step.formula, step.numbers) for step in answer.explain]
@@ -90,7 +90,7 @@ def html_page(answer: Answer, title: str) -> str:
         + "<h2>Does adding accelerators help</h2>"
         + curve_svg(growth, (now.accelerators, now.useful), ("accelerators", "useful accelerators"))
         + f"<p>{escape(answer.growth.verdict)}</p><h2>What would help most</h2>"
-        + _table(("change", "saved a day", "efficiency"), helps)
+        + _table(("change", "net a day", "efficiency"), helps)
         + "<h2>How it was computed</h2>"
         + _table(("figure", "formula", "numbers"), steps)
         + f'<h2>Assumptions</h2><ul class="note">{notes}</ul></html>\n'

@@ -10,8 +10,10 @@ import msgspec
 
 from closeranks.plan import interval as saving
 from closeranks.plan import money
+from closeranks.plan.ageing import Bathtub, burn_in_gain, cumulative_hazard
 from closeranks.plan.checks import not_negative, positive, share
 
+HOURS_PER_DAY = 24.0
 SECONDS_PER_HOUR = 3600.0
 
 
@@ -104,3 +106,62 @@ def rank(situation: Situation, protections: tuple[Protection, ...]) -> tuple[Ran
             )
         )
     return tuple(sorted(rows, key=lambda row: -row.net_per_day))
+
+
+def warm_restart(handled: float, restart_s: float, lost_s: float = 0.0) -> Protection:
+    """Return recovery in place: ``handled`` of failures keep the survivors' processes and state.
+
+    Source: own; what a warm ladder costs is its time.
+    """
+    return Protection(
+        name=f"warm recovery of {handled:.0%}", handled=handled, handled_restart_s=restart_s, handled_lost_s=lost_s
+    )
+
+
+def hot_spares(situation: Situation, count: int, per_node: int, handled: float, restart_s: float) -> Protection:
+    """Return ``count`` started spare nodes, paid all day, that take the place of a lost one in ``restart_s``.
+
+    ``handled`` is the share of failures that a spare cures and that find one free (one minus the shortage).
+
+    Source: own, counting: count x accelerators x 24 h x price.
+    """
+    cost = count * per_node * HOURS_PER_DAY * situation.price_per_accelerator_h
+    name = f"{count} hot spare nodes"
+    return Protection(name=name, cost_per_day=cost, handled=handled, handled_restart_s=restart_s)
+
+
+def shrink(situation: Situation, per_node: int, handled: float, restart_s: float, repair_h: float) -> Protection:
+    """Return going on without the lost node until it is back: no spare is paid, the rest runs slower meanwhile.
+
+    The slowdown is the mean share of nodes out: rate x repair time x node share.
+
+    Source: own; Little 1961 for the mean number out.
+    """
+    out = handled * repair_h * SECONDS_PER_HOUR / situation.mtbf_s
+    slowdown = min(out * per_node / situation.accelerators, 1.0)
+    return Protection(name="shrink until repaired", handled=handled, handled_restart_s=restart_s, slowdown=slowdown)
+
+
+def error_correction(memory_share: float, escape: float, slowdown: float, cost_per_day: float = 0.0) -> Protection:
+    """Return ECC: of the ``memory_share`` of failures only ``escape`` remain, at a small slowdown.
+
+    Source: Sridharan et al. 2015 for escapes; rates thin by the share that is corrected.
+    """
+    share("memory_share", memory_share)
+    share("escape", escape)
+    rate_times = 1 - memory_share * (1 - escape)
+    return Protection(name="ECC", rate_times=rate_times, slowdown=slowdown, cost_per_day=cost_per_day)
+
+
+def burn_in(situation: Situation, life: Bathtub, burn_in_h: float, service_h: float) -> Protection:
+    """Return running new parts for ``burn_in_h`` before production; its price is their time, spread over their service.
+
+    The rate falls by the early failures that are taken out, as a share of all failures in ``service_h``.
+
+    Source: Jensen and Petersen 1982; ``plan.ageing``.
+    """
+    positive("service_h", service_h)
+    taken = float(burn_in_gain(life, burn_in_h))
+    rate_times = 1 - taken / float(cumulative_hazard(life, service_h))
+    cost = situation.accelerators * burn_in_h * situation.price_per_accelerator_h * HOURS_PER_DAY / service_h
+    return Protection(name=f"burn-in of {burn_in_h:g} h", rate_times=rate_times, cost_per_day=cost)
