@@ -250,7 +250,7 @@ def test_planning_needs_nothing_heavy():
     script = (
         "import sys, typer\nfrom closeranks.cli import plan\napp = typer.Typer()\nplan.register(app)\n"
         "try:\n    app(['--gpus', '8', '--params', '7e9', '--json'])\nexcept SystemExit:\n    pass\n"
-        "print(sorted({m.split('.')[0] for m in sys.modules} & {'torch', 'scipy', 'asyncio', 'csv', 'lzma', 'tomllib'}),"
+        "print(sorted({m.split('.')[0] for m in sys.modules} & {'torch', 'scipy', 'asyncio', 'tomllib', 'sqlite3'}),"
         " file=sys.stderr)"
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)  # noqa: S603

@@ -303,3 +303,30 @@ def test_alternatives_to_a_full_restart_and_to_hardware_share_one_model():
     burned = next(one for one in choices if one.name == "burn-in of 200 h")
     assert burned.rate_times == pytest.approx(1 - 0.04 * (1 - 2.718281828**-1) / (2e-5 * 26_280 + 0.04), rel=1e-6)
     assert burned.cost_per_day == pytest.approx(10_000 * 200 * 2 * 24 / 26_280)
+
+
+def test_batches_of_several_sizes_have_their_mean_and_spread():
+    loads = {1: 13.0, 8: 0.5, 64: 0.05}
+    law = spares.batch_law(loads, 1_000)
+    out = np.arange(law.size)
+    mean = (law * out).sum()
+    assert law.sum() == pytest.approx(1, rel=1e-12)
+    assert mean == pytest.approx(13 + 4 + 3.2, rel=1e-9)
+    assert (law * (out - mean) ** 2).sum() == pytest.approx(13 + 64 * 0.5 + 4_096 * 0.05, rel=1e-6)
+
+
+def test_large_loads_do_not_underflow():
+    law = spares.batch_law({1: 2_000.0}, 3_000)
+    assert (law * np.arange(law.size)).sum() == pytest.approx(2_000, rel=1e-9)
+    big = spares.spares_for_batches({1: 2_000.0}, 0.01)
+    assert big.spares == spares.spares_needed(2_000.0, 0.01).spares
+    with pytest.raises(PlanInputError, match="at least one node"):
+        spares.batch_law({0: 1.0}, 5)
+
+
+def test_any_throughput_has_its_peak_found():
+    job = scaling.Reliability(accelerator_mtbf_h=50_000, write_s=37, restart_s=300)
+    found = scaling.peak_of(lambda count: float(scaling.useful_throughput(count, job)))
+    assert found.count == pytest.approx(scaling.peak(job).count, rel=2e-3)
+    assert found.limited
+    assert not scaling.peak_of(lambda count: count).limited

@@ -187,6 +187,20 @@ def _failures(cluster: Cluster, nodes: int) -> Failures:
     )
 
 
+def _spares(cluster: Cluster, failures: Failures, nodes: int) -> spares.SpareAnswer:
+    """Return the spares for parts under repair and for domains that return together; none helps where all is out."""
+    shared = {entry.name for entry in cluster.domain}
+    single = sum(part.failures_per_h for part in failures.parts if part.name not in shared) * cluster.repair.mean_h
+    loads = spares.burst_loads(single, cluster.repair.burst_share, cluster.repair.burst_nodes)
+    rates = {part.name: part.failures_per_h for part in failures.parts}
+    for entry in cluster.domain:
+        if 0 < entry.nodes_each < nodes:
+            loads[entry.nodes_each] = loads.get(entry.nodes_each, 0.0) + rates[entry.name] * entry.out_h
+    if set(loads) == {1} or (not cluster.repair.burst_share and not cluster.domain):
+        return spares.spares_needed(single, cluster.promise.shortage)
+    return spares.spares_for_batches(loads, cluster.promise.shortage)
+
+
 class _Times(msgspec.Struct, frozen=True, kw_only=True):
     """The times of saving and recovery that everything below uses, in seconds."""
 
@@ -309,26 +323,32 @@ def _waste(cluster: Cluster, times: _Times, failures: Failures, chosen_s: float)
 
 
 def _growth(cluster: Cluster, times: _Times, failures: Failures) -> Growth:
-    job = scaling.Reliability(
-        accelerator_mtbf_h=failures.mtbf_h.value * cluster.hardware.accelerators,
-        write_s=times.effective_write_s,
-        restart_s=times.recovery_s,
-        interval_s=cluster.saving.interval_s or None,
-    )
-    serial = cluster.scaling.serial_share
+    now = float(cluster.hardware.accelerators)
+    each_s = failures.mtbf_h.value * now * SECONDS_PER_HOUR  # the MTBF of one accelerator's share of everything
+    serial, utilisation = cluster.scaling.serial_share, cluster.scaling.utilisation
+    plain_case = cluster.saving.mode == "blocking" and not cluster.recovery.warm_share
 
     def useful(count: float) -> float:
-        curve = float(scaling.amdahl(count, serial))
-        return float(scaling.useful_throughput(count, job, cluster.scaling.utilisation * curve))
+        at_s = cluster.saving.interval_s or _best_interval_s(cluster, times, each_s / count)
+        kept = 1 - _waste_at(cluster, times, each_s / count, at_s)
+        return count * utilisation * float(scaling.amdahl(count, serial)) * kept
 
     points = tuple(
         CountPoint(accelerators=count, useful=useful(count), efficiency=useful(count) / count)
-        for count in (fold * cluster.hardware.accelerators for fold in COUNT_FOLDS)
+        for count in (fold * now for fold in COUNT_FOLDS)
         if count >= 1
     )
-    top = scaling.peak(job, cluster.scaling.utilisation, lambda count: scaling.amdahl(count, serial))
-    now = float(cluster.hardware.accelerators)
-    gain = useful(now * 1.1) / useful(now) - 1
+    if plain_case:
+        job = scaling.Reliability(
+            accelerator_mtbf_h=each_s / SECONDS_PER_HOUR,
+            write_s=times.effective_write_s,
+            restart_s=times.budget.total_s,
+            interval_s=cluster.saving.interval_s or None,
+        )
+        top = scaling.peak(job, utilisation, lambda count: scaling.amdahl(count, serial))
+    else:
+        top = scaling.peak_of(useful)
+    gain = useful(now * 1.1) / useful(now) - 1 if useful(now) > 0 else 0.0
     if now >= top.count:
         verdict = f"no: past {top.count:,.0f} more accelerators are slower"
     else:
@@ -521,13 +541,7 @@ def answer(cluster: Cluster) -> Answer:
     save = _save_plan(cluster, times, failures)
     chosen_s = save.interval_s.value
     waste = _waste(cluster, times, failures, chosen_s)
-    load = failures.node_losses_per_day * cluster.repair.mean_h / HOURS_PER_DAY
-    repair = cluster.repair
-    spare = (
-        spares.spares_for_bursts(load, cluster.promise.shortage, repair.burst_share, repair.burst_nodes)
-        if repair.burst_share and load > 0
-        else spares.spares_needed(load, cluster.promise.shortage)
-    )
+    spare = _spares(cluster, failures, nodes)
     exposure = None
     if cluster.corruption.per_accelerator_h:
         rate = corruption.exposure(hardware.accelerators, cluster.corruption.per_accelerator_h, cluster.job.step_s)

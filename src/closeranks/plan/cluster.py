@@ -36,11 +36,15 @@ class PartEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class DomainEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A group of nodes with a common fate; one such group fails ``per_day`` times. ``nodes_each = 0``: all nodes."""
+    """A group of nodes with a common fate; one such group fails ``per_day`` times. ``nodes_each = 0``: all nodes.
+
+    Its nodes return together after ``out_h``.
+    """
 
     name: str
     nodes_each: int
     per_day: float
+    out_h: float = 1.0
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -160,6 +164,7 @@ _BOUNDS: Final[dict[str, tuple[float, float, str]]] = {
     "part.repair_h": (0, 1e6, "hours until a failed part of a group is back"),
     "domain.nodes_each": (0, 1e7, "use 0 for a domain that holds all nodes"),
     "domain.per_day": (0, 1e4, "failures of one such domain a day"),
+    "domain.out_h": (0, 1e5, "hours until its nodes are back"),
     "measured.failures": (0, 1e12, "failures that were seen"),
     "measured.unit_h": (1e-3, 1e15, "units times the hours that they were watched"),
     "measured.unit_accelerators": (1, 1e6, "accelerators in one watched unit"),

@@ -7,8 +7,11 @@ import math
 import msgspec
 import numpy as np
 
-from closeranks.plan.checks import Floats, PlanInputError, not_negative, positive, whole
+from closeranks.plan.checks import Floats, PlanInputError, not_negative, positive, share, whole
 from closeranks.plan.special import normal_cdf, poisson_quantile, poisson_tail
+
+_RESCALE = 1e200
+_LOG_MOST = 700.0
 
 
 class SpareAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,47 +50,78 @@ def spares_needed(load: float, shortage_max: float) -> SpareAnswer:
     return SpareAnswer(spares=count, load=load, shortage=shortage(count, load))
 
 
-def burst_law(load: float, burst_share: float, burst_nodes: int, most: int) -> Floats:
-    """Return the chance of 0, 1, ... ``most`` nodes being out when some events take several that return together.
+def batch_law(event_loads: dict[int, float], most: int) -> Floats:
+    """Return the chance of 0, 1, ... ``most`` nodes being out when events take several nodes that return together.
 
-    ``burst_share`` of the *events* take ``burst_nodes``; ``load`` is the mean number of nodes out, kept at that value.
+    ``event_loads[size]`` is the mean number of events of that size being repaired (their rate times their repair).
     float64 [most + 1].
 
     Source: compound Poisson by the recursion of Panjer 1981; M/G/infinity with batches that share their repair.
     """
-    positive("load", load)
-    size = whole("burst_nodes", burst_nodes, 1)
-    events = load / (1 - burst_share + burst_share * size)
-    weights = np.zeros(size + 1)
-    weights[1] += 1 - burst_share
-    weights[size] += burst_share
+    sizes = np.array(sorted(event_loads), dtype=np.int64)
+    if sizes.size == 0 or sizes[0] < 1:
+        way_out = "give the mean number of events of each size of 1 or more nodes"
+        raise PlanInputError("event_loads", "sizes of at least one node", sizes.tolist(), way_out)
+    loads = not_negative("event_loads", np.array([event_loads[size] for size in sizes.tolist()]))
+    # In logarithms relative to the first: e^-load underflows long before its law does.
     law = np.zeros(most + 1)
-    law[0] = math.exp(-events)
-    sizes = np.arange(1, size + 1)
+    law[0] = 1.0
+    log_scale = -float(loads.sum())
     for out in range(1, most + 1):
-        reach = sizes[: min(size, out)]
-        law[out] = events / out * float((reach * weights[reach] * law[out - reach]).sum())
-    return law
+        reach = sizes <= out
+        law[out] = float((sizes[reach] * loads[reach] * law[out - sizes[reach]]).sum()) / out
+        if law[out] > _RESCALE:
+            log_scale += math.log(law[out])
+            law /= law[out]
+    return np.asarray(law * math.exp(log_scale) if log_scale > -_LOG_MOST else law / law.sum(), dtype=np.float64)
+
+
+def _most_out(event_loads: dict[int, float]) -> int:
+    mean = sum(size * load for size, load in event_loads.items())
+    spread = math.sqrt(sum(size * size * load for size, load in event_loads.items()))
+    return int(mean + 12 * spread + 12 * max(event_loads) + 20)
+
+
+def spares_for_batches(event_loads: dict[int, float], shortage_max: float) -> SpareAnswer:
+    """Return the fewest spares when events of several sizes overlap; ``event_loads`` as for ``batch_law``.
+
+    Source: ``batch_law``.
+    """
+    if not 0 < shortage_max < 1:
+        raise PlanInputError("shortage_max", "a share strictly between 0 and 1", shortage_max, "0.01 for 1 % of time")
+    law = batch_law(event_loads, _most_out(event_loads))
+    tail = np.maximum(1 - np.cumsum(law), 0.0)
+    count = int(np.argmax(tail <= shortage_max))
+    load = sum(size * events for size, events in event_loads.items())
+    return SpareAnswer(spares=count, load=load, shortage=float(tail[count]))
+
+
+def burst_loads(load: float, burst_share: float, burst_nodes: int) -> dict[int, float]:
+    """Return the event loads of a mean ``load`` of nodes out when ``burst_share`` of *events* take ``burst_nodes``.
+
+    Source: own; mean batch size 1 - b + b k, the mean load is kept.
+    """
+    share("burst_share", burst_share)
+    size = whole("burst_nodes", burst_nodes, 1)
+    events = float(not_negative("load", load)) / (1 - burst_share + burst_share * size)
+    loads = {1: events * (1 - burst_share)}
+    loads[size] = loads.get(size, 0.0) * (size == 1) + events * burst_share
+    return loads
 
 
 def spares_for_bursts(load: float, shortage_max: float, burst_share: float, burst_nodes: int) -> SpareAnswer:
     """Return the fewest spares when ``burst_share`` of events take ``burst_nodes`` nodes at once.
 
-    Source: ``burst_law``.
+    Source: ``batch_law``.
     """
-    if not 0 <= burst_share <= 1:
-        raise PlanInputError("burst_share", "a share in [0, 1]", burst_share, "0.05 for 5 % of events")
-    if not 0 < shortage_max < 1:
-        raise PlanInputError("shortage_max", "a share strictly between 0 and 1", shortage_max, "0.01 for 1 % of time")
-    most = int(load + 20 * math.sqrt(load * burst_nodes) + 20 * burst_nodes + 20)
-    tail = 1 - np.cumsum(burst_law(load, burst_share, burst_nodes, most))
-    count = int(np.argmax(tail <= shortage_max))
-    return SpareAnswer(spares=count, load=load, shortage=float(max(tail[count], 0.0)))
+    return spares_for_batches(burst_loads(load, burst_share, burst_nodes), shortage_max)
 
 
 def burst_shortage(spares: int, load: float, burst_share: float, burst_nodes: int) -> float:
-    """Return the share of time in which more than ``spares`` nodes are out under bursts. Source: ``burst_law``."""
-    return float(1 - burst_law(load, burst_share, burst_nodes, whole("spares", spares)).sum())
+    """Return the share of time in which more than ``spares`` nodes are out under bursts. Source: ``batch_law``."""
+    loads = burst_loads(load, burst_share, burst_nodes)
+    law = batch_law(loads, max(_most_out(loads), whole("spares", spares)))
+    return float(max(1 - law[: spares + 1].sum(), 0.0))
 
 
 class SpotAnswer(msgspec.Struct, frozen=True, kw_only=True):
