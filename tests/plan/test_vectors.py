@@ -415,3 +415,9 @@ def test_hourly_saves_cost_a_known_sum():
     best = interval.waste(interval.exact_s(37, 13_284), 37, 13_284)
     assert 16_384 * 2.5 * 24 * (hourly - best) == pytest.approx(65.6e3, abs=100)
     assert math.isclose(interval.waste_first_order(3_600, 37, 13_284), 0.1458, abs_tol=5e-5)
+
+
+@pytest.mark.parametrize(("mtbf_min", "printed_min"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
+def test_the_optima_printed_under_dalys_figures(mtbf_min, printed_min):
+    got = interval.daly_higher_order_s(5 * 60, mtbf_min * 60)
+    assert got / 60 == pytest.approx(printed_min, rel=6e-3)

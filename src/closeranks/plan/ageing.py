@@ -37,7 +37,7 @@ class Bathtub(msgspec.Struct, frozen=True, kw_only=True):
 def hazard_per_h(life: Bathtub, age_h: Real) -> Real:
     """Return failures per hour at an age.
 
-    Source: Barlow and Proschan 1965, 2.2 (competing risks: hazards add); Weibull 1951 for wear-out.
+    Source: Barlow and Proschan 1965 (competing risks: hazards add); Weibull 1951 for wear-out.
     """
     age = not_negative("age_h", age_h)
     early = life.early_per_h * np.exp(-age / life.early_h)
@@ -60,7 +60,7 @@ def phase_at(life: Bathtub, age_h: float) -> str:
 
     Burn-in and wear-out are named once they exceed the constant part.
 
-    Source: definition of the three phases, MIL-HDBK-338B 5.3.
+    Source: definition of the three phases, MIL-HDBK-338B.
     """
     age = float(not_negative("age_h", age_h))
     early = life.early_per_h * math.exp(-age / life.early_h)
@@ -97,7 +97,7 @@ class Mixture(msgspec.Struct, frozen=True, kw_only=True):
 def with_lemons(units: float, good_per_h: float, lemon_share: float, times_worse: float) -> Mixture:
     """Return the fleet's rate with a share of units that fail ``times_worse`` as often, and without them.
 
-    Source: Kokolis et al. 2025, section 5 (lemon nodes: 1.2 % of nodes, 13 % of daily failures); mixture of Poisson.
+    Source: Kokolis et al. 2025 (lemon nodes: 1.2 % of nodes, 13 % of daily failures); mixture of Poisson.
     """
     lemons = float(positive("units", units) * share("lemon_share", lemon_share))
     base = float(not_negative("good_per_h", good_per_h))

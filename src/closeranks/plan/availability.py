@@ -53,7 +53,7 @@ def machine_repair_law(  # noqa: PLR0913 - one argument for each quantity of the
     ``crews`` repairs go on at once. Hot parts fail whether used or not; ``cold`` spares fail only while needed.
     Times are exponential; with unlimited crews and hot parts the law holds for any repair distribution.
 
-    Source: Kleinrock 1975, 3.8 (machine repairman), birth-death balance in logarithms.
+    Source: Kleinrock 1975 (machine repairman), birth-death balance in logarithms.
     """
     whole("units", units, 1)
     whole("crews", crews, 1)

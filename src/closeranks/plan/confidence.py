@@ -34,7 +34,7 @@ def estimate_mtbf(failures: int, exposure_h: float, confidence: float = 0.95) ->
     Two-sided with failures; one-sided (from below, at the same confidence) without any.
     The interval assumes a constant rate: run the trend test of ``plan.trend`` first.
 
-    Source: Epstein 1960; MIL-HDBK-338B 8.3.2.5, 2T/chi-square with 2n and 2n + 2 degrees of freedom.
+    Source: Epstein 1960; MIL-HDBK-338B, 2T/chi-square with 2n and 2n + 2 degrees of freedom.
     """
     whole("failures", failures)
     positive("exposure_h", exposure_h, "give the hours that were watched, failures or not")

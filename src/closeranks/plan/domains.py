@@ -74,7 +74,7 @@ def joint_survival(domains: tuple[Domain, ...], hours: float) -> tuple[float, fl
 
     The first domain is taken as the private one of each node.
 
-    Source: Marshall and Olkin 1967, eq. 2.1: a shared shock counts once.
+    Source: Marshall and Olkin 1967: a shared shock counts once.
     """
     span_d = float(not_negative("hours", hours)) / HOURS_PER_DAY
     private = sum(domain.per_day for domain in domains[:1])

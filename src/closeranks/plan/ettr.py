@@ -17,14 +17,14 @@ SECONDS_PER_DAY = 86_400.0
 
 
 def rate_per_s(nodes: Real, failures_per_node_day: Real) -> Real:
-    """Return failures a second of a job on ``nodes``. Source: Kokolis et al. 2025, r_f of section 3."""
+    """Return failures a second of a job on ``nodes``. Source: Kokolis et al. 2025, r_f."""
     return plain(positive("nodes", nodes) * positive("failures_per_node_day", failures_per_node_day) / SECONDS_PER_DAY)
 
 
 def ettr(interval_s: Real, rate_per_s: Real, restart_s: Real, write_s: Real = 0.0, queue_s: Real = 0.0) -> Real:
     """Return the published ratio in the limit of a long run; it is linear in the rate and can be negative.
 
-    Source: Kokolis et al. 2025, HPCA, eq. 2, (1 - l(u0 + t/2))/(1 + w/t); the queue multiplies the scheduled time
+    Source: Kokolis et al. 2025 (HPCA), expected ETTR, (1 - l(u0 + t/2))/(1 + w/t); the queue multiplies the scheduled time
     by 1 + l q (own extension, by the same counting).
     """
     rate, interval = positive("rate_per_s", rate_per_s), positive("interval_s", interval_s)
@@ -38,7 +38,7 @@ def ettr_of_run(  # noqa: PLR0913, PLR0917 - the quantities of the published mod
 ) -> Real:
     """Return the ratio of a run of ``work_s`` productive seconds that queues and starts once before any failure.
 
-    Source: Kokolis et al. 2025, eq. 1 (first start and first queue counted); tends to ``ettr`` for long runs.
+    Source: Kokolis et al. 2025, expected ETTR (first start and first queue counted); tends to ``ettr`` for long runs.
     """
     work, rate = positive("work_s", work_s), positive("rate_per_s", rate_per_s)
     interval, restart = positive("interval_s", interval_s), not_negative("restart_s", restart_s)
@@ -51,7 +51,7 @@ def ettr_of_run(  # noqa: PLR0913, PLR0917 - the quantities of the published mod
 def best_interval_s(rate_per_s: Real, restart_s: Real, write_s: Real) -> Real:
     """Return the interval at which ``ettr`` is largest.
 
-    Source: own; derivative of Kokolis et al. 2025, eq. 2: -w + sqrt(w^2 + 2 w (1 - l u0)/l).
+    Source: own; derivative of Kokolis et al. 2025, expected ETTR: -w + sqrt(w^2 + 2 w (1 - l u0)/l).
     """
     rate, write = positive("rate_per_s", rate_per_s), positive("write_s", write_s)
     reach = np.maximum(1 - rate * not_negative("restart_s", restart_s), 0.0) / rate
@@ -72,7 +72,7 @@ def check_ettr(interval_s: float, rate_per_s: float, restart_s: float, write_s: 
 
     It holds while a failure and its loss fit many times into the MTBF and both answers agree within 0.02.
 
-    Source: Kokolis et al. 2025, eq. 2, against Daly 2006, eq. 20.
+    Source: Kokolis et al. 2025, expected ETTR, against Daly 2006 (complete wall-time model).
     """
     line = float(ettr(interval_s, rate_per_s, restart_s, write_s))
     exact = float(saving.efficiency(interval_s, write_s, 1 / rate_per_s, restart_s))

@@ -44,7 +44,7 @@ def _segment_s(segments: int, work_s: float, met: Conditions) -> float:
 def finite_wall_s(segments: int, work_s: float, met: Conditions) -> float:
     """Return the expected wall time of a job cut into ``segments``.
 
-    Source: Daly 2006, eq. 20, per segment; Toueg and Babaoglu 1984 for the equal split.
+    Source: Daly 2006 (complete wall-time model), per segment; Toueg and Babaoglu 1984 for the equal split.
     """
     with np.errstate(over="ignore"):
         factor = (met.mtbf_s + met.downtime_s) * np.exp(met.restart_s / met.mtbf_s)

@@ -144,7 +144,7 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
 def exposure_of(trace: Trace, options: FitOptions, units: int) -> Exposure:
     """Return the exposure of a trace: the integral of units in service, or ``units`` over the window.
 
-    Source: person-time of survival analysis, Cox and Oakes 1984, 1.3.
+    Source: person-time of survival analysis, Cox and Oakes 1984.
     """
     if trace.watches and options.units is None:
         begins = np.array([watch.from_utc_s for watch in trace.watches])
@@ -210,7 +210,7 @@ def find_lemons(failures: dict[str, int], exposures: dict[str, float], fleet: in
 
     ``exposures`` are weights by unit (equal where absent).
 
-    Source: Poisson tail with Bonferroni's correction; Kokolis et al. 2025, section 5.
+    Source: Poisson tail with Bonferroni's correction; Kokolis et al. 2025.
     """
     total = sum(failures.values())
     weight = sum(exposures.values()) or float(fleet)

@@ -18,7 +18,7 @@ _NEWTON_ROUNDS = 60
 def young_s(write_s: Real, mtbf_s: Real) -> Real:
     """Return Young's interval sqrt(2 d M): right when the write is far shorter than the MTBF.
 
-    Source: Young 1974, eq. 3.
+    Source: Young 1974 (first-order optimum).
     """
     return plain(np.sqrt(2 * not_negative("write_s", write_s) * positive("mtbf_s", mtbf_s)))
 
@@ -28,7 +28,7 @@ def daly_first_order_s(write_s: Real, mtbf_s: Real, restart_s: Real = 0.0) -> Re
 
     The restart in it is an artefact of the order: in the exact optimum it drops out.
 
-    Source: Daly 2003; Daly 2006, eq. 13.
+    Source: Daly 2003; Daly 2006 (first-order model).
     """
     write = not_negative("write_s", write_s)
     reach = positive("mtbf_s", mtbf_s) + not_negative("restart_s", restart_s)
@@ -63,7 +63,7 @@ def exact_root(write_over_mtbf: Real) -> tuple[Floats, Floats]:
     started right of the root, so that it converges monotonically. No Lambert W: near its branch point that
     function loses half of the digits (x = 1 + W(-e^(-1 - d/M)) is off by 2.5e-5 at d/M = 1e-12).
 
-    Source: Daly 2006, eq. 20 with its derivative set to zero.
+    Source: Daly 2006 (complete wall-time model) with its derivative set to zero.
     """
     ratio = np.atleast_1d(not_negative("write_s / mtbf_s", write_over_mtbf))
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
@@ -81,7 +81,7 @@ def exact_root(write_over_mtbf: Real) -> tuple[Floats, Floats]:
 def exact_s(write_s: Real, mtbf_s: Real) -> Real:
     """Return the interval that minimises the expected wall time; restart and downtime do not move it.
 
-    Source: minimum of Daly 2006, eq. 20; see ``exact_root``.
+    Source: minimum of Daly 2006 (complete wall-time model); see ``exact_root``.
     """
     mtbf = positive("mtbf_s", mtbf_s)
     x, _ = exact_root(not_negative("write_s", write_s) / mtbf)
@@ -91,7 +91,7 @@ def exact_s(write_s: Real, mtbf_s: Real) -> Real:
 def best_efficiency(write_s: Real, mtbf_s: Real, restart_s: Real = 0.0, downtime_s: Real = 0.0) -> Real:
     """Return the share of wall time that is kept compute when saving at ``exact_s``.
 
-    Source: (1 - x) e^(-R/M) M/(M + D), Daly 2006, eq. 20 at its minimum.
+    Source: (1 - x) e^(-R/M) M/(M + D), Daly 2006 (complete wall-time model) at its minimum.
     """
     mtbf = positive("mtbf_s", mtbf_s)
     _, rest = exact_root(not_negative("write_s", write_s) / mtbf)
@@ -116,7 +116,7 @@ def wall_time_s(  # noqa: PLR0913, PLR0917 - the six quantities of the published
 ) -> Real:
     """Return the expected wall time of ``work_s`` seconds of compute, in the limit of many intervals.
 
-    Source: Daly 2006, eq. 20, with downtime D added to what a failure costs:
+    Source: Daly 2006 (complete wall-time model), with downtime D added to what a failure costs:
     (M + D) e^(R/M) (e^((t + d)/M) - 1) work/t.
     """
     with np.errstate(divide="ignore"):
@@ -144,7 +144,7 @@ def waste_first_order(
 def waste_product(interval_s: Real, write_s: Real, mtbf_s: Real, restart_s: Real = 0.0, downtime_s: Real = 0.0) -> Real:
     """Return the waste in product form, with the period T = t + d.
 
-    Source: Herault and Robert 2015, eq. 1.6: 1 - (1 - d/T)(1 - (D + R + T/2)/M).
+    Source: Herault and Robert 2015 (product form): 1 - (1 - d/T)(1 - (D + R + T/2)/M).
     """
     write = not_negative("write_s", write_s)
     period = positive("interval_s", interval_s) + write
@@ -157,7 +157,7 @@ def units_expected(work_units: Real, interval_units: Real, fault_chance: Real) -
 
     ``work_units`` must be a multiple of ``interval_units``; saving is free. Without saves the interval is the job.
 
-    Source: expected trials until a run of n successes, (q^-n - 1)/(1 - q) (Feller 1968, XIII.7).
+    Source: expected trials until a run of n successes, (q^-n - 1)/(1 - q) (Feller 1968, success runs).
     """
     chance, interval = share("fault_chance", fault_chance), positive("interval_units", interval_units)
     rounds = positive("work_units", work_units) / interval

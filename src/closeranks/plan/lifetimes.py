@@ -46,7 +46,7 @@ def _split(times_h: Floats, observed: Flags | None) -> tuple[Floats, Flags]:
 def fit_exponential(times_h: Floats, observed: Flags | None = None) -> LifeLaw:
     """Return the exponential law by maximum likelihood. ``observed`` is false where a life was censored.
 
-    Source: Lawless 2003, 4.1: mean = total time / failures.
+    Source: Lawless 2003: mean = total time / failures.
     """
     times, seen = _split(times_h, observed)
     mean_h = float(times.sum() / seen.sum())
@@ -80,7 +80,7 @@ def fit_weibull(times_h: Floats, observed: Flags | None = None) -> LifeLaw:
 
     A shape below 1 means that failures bunch (or that units of different quality are mixed), above 1 wear-out.
 
-    Source: Lawless 2003, 5.2 (profile score, bisected; profile-likelihood interval).
+    Source: Lawless 2003 (profile score, bisected; profile-likelihood interval).
     """
     times, seen = _split(times_h, observed)
     log_times = np.log(times)
@@ -117,7 +117,7 @@ def fit_weibull(times_h: Floats, observed: Flags | None = None) -> LifeLaw:
 def fit_lognormal(times_h: Floats, observed: Flags | None = None) -> LifeLaw:
     """Return the lognormal law by maximum likelihood; censored lives by expectation and maximisation.
 
-    Source: Lawless 2003, 5.3; Dempster, Laird and Rubin 1977 with the moments of a truncated normal.
+    Source: Lawless 2003; Dempster, Laird and Rubin 1977 with the moments of a truncated normal.
     """
     times, seen = _split(times_h, observed)
     x = np.log(times)
@@ -179,7 +179,7 @@ class Repairs(msgspec.Struct, frozen=True, kw_only=True):
 def summarise_repairs(repairs_h: Floats) -> Repairs | None:
     """Return the summary of repair times, or None when none was written down. Zero repairs are left out of the law.
 
-    Source: Schroeder and Gibson 2006, 5 (repairs are lognormal).
+    Source: Schroeder and Gibson 2006 (repairs are lognormal).
     """
     if repairs_h.size == 0:
         return None

@@ -65,7 +65,7 @@ def simulate_wall_s(
     A restart can be cut by a failure and is begun again after the downtime; downtime cannot be cut. The last segment
     is saved too, and ``work_s`` is rounded to whole intervals, as in the formula.
 
-    Source: the process behind Daly 2006, eq. 20, simulated as it stands.
+    Source: the process behind Daly 2006 (complete wall-time model), simulated as it stands.
     """
     whole("replicas", replicas, 2)
     segments = max(1, round(run.work_s / run.interval_s))

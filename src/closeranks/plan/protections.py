@@ -64,7 +64,7 @@ def efficiency_with(situation: Situation, protection: Protection) -> float:
     Handled failures lose no save interval: they cost ``handled_restart_s + handled_lost_s`` at their rate; the others
     follow the exact wall time at the rate that is left.
 
-    Source: own; Daly 2006, eq. 20 at the unhandled rate, thinned Poisson processes for the split.
+    Source: own; Daly 2006 (complete wall-time model) at the unhandled rate, thinned Poisson processes for the split.
     """
     handled = float(share("handled", protection.handled))
     mtbf_s = situation.mtbf_s / float(positive("rate_times", protection.rate_times))

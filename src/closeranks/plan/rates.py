@@ -141,7 +141,7 @@ class Cascade(msgspec.Struct, frozen=True, kw_only=True):
 def redundant_group_rate_per_h(part: Part) -> float:
     """Return how often a group of ``installed`` parts falls below ``needed``, each under its own repair.
 
-    Source: Trivedi 2002, 8.2, frequency of crossing from ``needed`` to ``needed - 1`` working parts in the
+    Source: Trivedi 2002, frequency of crossing from ``needed`` to ``needed - 1`` working parts in the
     birth-death chain with unlimited repair.
     """
     if part.installed == part.needed:
@@ -160,7 +160,7 @@ def cascade(accelerators: float, parts: tuple[Part, ...]) -> Cascade:
     Shared parts are divided over what they serve; redundant groups add the rate at which the group falls short.
     Each part counts as one event however many accelerators it takes down.
 
-    Source: FIT addition in a series system (MIL-HDBK-217F 3.3; MLSysBook, "fleet reliability cascade").
+    Source: FIT addition in a series system (MIL-HDBK-217F; MLSysBook, "fleet reliability cascade").
     """
     positive("accelerators", accelerators)
     if not parts:

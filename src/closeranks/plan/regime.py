@@ -46,7 +46,7 @@ def compare_intervals(
 ) -> tuple[FormulaAnswer, ...]:
     """Return every formula's interval judged by the exact wall time, the exact optimum first.
 
-    Source: Young 1974; Daly 2006, eq. 13 and 37; the judge is Daly 2006, eq. 20.
+    Source: Young 1974; Daly 2006 (first order) and eq. 37; the judge is Daly 2006 (complete wall-time model).
     """
     numbers = (float(positive("write_s", write_s)), float(positive("mtbf_s", mtbf_s)), restart_s, downtime_s)
     not_negative("restart_s", restart_s)
@@ -79,7 +79,7 @@ def compare_waste(
 ) -> WasteAnswer:
     """Return the exact waste beside its approximations, each marked where it no longer holds.
 
-    Source: Daly 2006, eq. 20; Young 1974; Herault and Robert 2015, eq. 1.6.
+    Source: Daly 2006 (complete wall-time model); Young 1974; Herault and Robert 2015 (product form).
     """
     given = (interval_s, write_s, mtbf_s, restart_s, downtime_s)
     exact = float(interval.waste(*given))

@@ -27,7 +27,7 @@ def amdahl(count: Real, serial_share: Real) -> Real:
 def ring_all_reduce_s(count: Real, payload_bytes: Real, bytes_per_s: Real, latency_s: Real = 0.0) -> Real:
     """Return the seconds of one ring all-reduce: each rank sends 2 (N - 1)/N of the payload in 2 (N - 1) rounds.
 
-    Source: Patarasuk and Yuan 2009, eq. 5; Thakur et al. 2005 for the latency term.
+    Source: Patarasuk and Yuan 2009; Thakur et al. 2005 for the latency term.
     """
     n, payload = positive("count", count), not_negative("payload_bytes", payload_bytes)
     sent = 2 * (n - 1) / n * payload / positive("bytes_per_s", bytes_per_s)
@@ -76,7 +76,7 @@ class Reliability(msgspec.Struct, frozen=True, kw_only=True):
 def failure_efficiency(count: Real, reliability: Reliability) -> Real:
     """Return one minus the failure overhead of a job on ``count`` accelerators.
 
-    Source: Daly 2006, eq. 20, at an MTBF of m/N.
+    Source: Daly 2006 (complete wall-time model), at an MTBF of m/N.
     """
     mtbf_s = (
         positive("accelerator_mtbf_h", reliability.accelerator_mtbf_h) * SECONDS_PER_HOUR / positive("count", count)

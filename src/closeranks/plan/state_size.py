@@ -41,7 +41,7 @@ PRESETS: Final[dict[str, StateRecipe]] = {
 def preset(name: str) -> StateRecipe:
     """Return the recipe of that name.
 
-    Source: Rajbhandari et al. 2020 (ZeRO), 3.1, mixed-precision Adam: 2 + 2 + 4 + 4 + 4 bytes per parameter.
+    Source: Rajbhandari et al. 2020 (ZeRO), mixed-precision Adam: 2 + 2 + 4 + 4 + 4 bytes per parameter.
     """
     try:
         return PRESETS[name]
@@ -69,7 +69,7 @@ def training_state(params: float, recipe: StateRecipe, ranks: int = 1, sharded_o
 
     A checkpoint holds each byte once, so the writers share the total evenly whatever is replicated in memory.
 
-    Source: Rajbhandari et al. 2020 (ZeRO), 3.1 and 5.
+    Source: Rajbhandari et al. 2020 (ZeRO).
     """
     whole("ranks", ranks, 1)
     if not 1 <= whole("sharded_over", sharded_over, 1) <= ranks or ranks % sharded_over:

@@ -56,7 +56,7 @@ def staggered(writers: int, bytes_each: float, store_bytes_per_s: float, togethe
     The last byte lands no earlier (the store is the limit), but the mean writer is done in about half the time and
     each holds its buffers for one wave only.
 
-    Source: processor sharing against first-come service, Kleinrock 1976, 4.4.
+    Source: processor sharing against first-come service, Kleinrock 1976.
     """
     if not 1 <= together <= writers:
         raise PlanInputError("together", f"1 to writers ({writers})", together, "all at once is the plain storm")

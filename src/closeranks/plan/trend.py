@@ -31,7 +31,7 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
 def laplace_trend(positions: Floats, span: float) -> Trend:
     """Return the trend test for events at ``positions`` in (0, span) of exposure time.
 
-    Source: Laplace 1773; Cox and Lewis 1966, 3.3: U = (mean - T/2) / (T sqrt(1/12n)).
+    Source: Laplace 1773; Cox and Lewis 1966: U = (mean - T/2) / (T sqrt(1/12n)).
     """
     positive("span", span)
     count = positions.size
@@ -74,7 +74,7 @@ def change_points(positions: Floats, span: float, confidence: float = 0.999) -> 
     Optimal partition of the counts in up to 200 bins under the Poisson likelihood. A change must gain more than the
     chance maximum over all bins does, inflated by how much the counts vary from bin to bin (bursts).
 
-    Source: Jackson et al. 2005 (optimal partitioning); McCullagh and Nelder 1989, 6.2 (quasi-likelihood dispersion).
+    Source: Jackson et al. 2005 (optimal partitioning); McCullagh and Nelder 1989 (quasi-likelihood dispersion).
     """
     count = positions.size
     bins = int(min(BINS_MOST, max(2, count / EVENTS_PER_BIN)))
@@ -120,7 +120,7 @@ class Homogeneity(msgspec.Struct, frozen=True, kw_only=True):
 def same_rate(failures: Floats, exposures: Floats, confidence: float = 0.999) -> Homogeneity:
     """Return whether groups with these failures and exposures may share one rate. Both float64 [groups].
 
-    Source: Cox and Lewis 1966, 9.2, dispersion test against expected counts.
+    Source: Cox and Lewis 1966, dispersion test against expected counts.
     """
     expected = failures.sum() * positive("exposures", exposures) / exposures.sum()
     statistic = float((np.square(failures - expected) / np.maximum(expected, 1e-300)).sum())
