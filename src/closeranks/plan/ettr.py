@@ -24,8 +24,8 @@ def rate_per_s(nodes: Real, failures_per_node_day: Real) -> Real:
 def ettr(interval_s: Real, rate_per_s: Real, restart_s: Real, write_s: Real = 0.0, queue_s: Real = 0.0) -> Real:
     """Return the published ratio in the limit of a long run; it is linear in the rate and can be negative.
 
-    Source: Kokolis et al. 2025 (HPCA), expected ETTR, (1 - l(u0 + t/2))/(1 + w/t); the queue multiplies the scheduled time
-    by 1 + l q (own extension, by the same counting).
+    Source: Kokolis et al. 2025 (HPCA), expected ETTR, (1 - l(u0 + t/2))/(1 + w/t); the queue multiplies the
+    scheduled time by 1 + l q (own extension, by the same counting).
     """
     rate, interval = positive("rate_per_s", rate_per_s), positive("interval_s", interval_s)
     alive = 1 - rate * (not_negative("restart_s", restart_s) + interval / 2)

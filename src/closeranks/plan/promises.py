@@ -70,7 +70,8 @@ def check_contract(interval_s: float, write_s: float, rpo_s: float, return_s: fl
 def plan_promise(write_s: float, mtbf_s: float, return_s: float, *, rpo_s: float, rto_s: float) -> PromiseAnswer:
     """Return the cheapest interval under the contract, or why there is none.
 
-    Source: constrained minimum of Daly 2006 (complete wall-time model), which is convex in the interval: the optimum or the bound.
+    Source: constrained minimum of Daly 2006 (complete wall-time model), which is convex in the interval: the
+    optimum or the bound.
     """
     best_s = float(saving.exact_s(write_s, mtbf_s))
     longest_s = longest_interval_s(rpo_s, write_s)

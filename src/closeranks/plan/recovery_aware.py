@@ -36,7 +36,8 @@ def plan_recovery_aware(write_s: float, mtbf_s: float, cold_restart_s: float, wa
     Saves are spaced for the cold rate alone; cold recoveries follow the exact wall time, warm ones add their time at
     their own rate.
 
-    Source: own; Daly 2006 (complete wall-time model) at the thinned rate of cold failures (thinning of a Poisson process).
+    Source: own; Daly 2006 (complete wall-time model) at the thinned rate of cold failures (thinning of a
+    Poisson process).
     """
     cold = 1 - warm.handled
     mtbf = float(positive("mtbf_s", mtbf_s))

@@ -14,7 +14,8 @@ def equivalent_s(samples_s: Floats, mtbf_s: float) -> float:
     It is below the mean, because a long write that is cut is drawn anew: -M ln E[e^(-d/M)].
     ``samples_s``: float64 [samples], equally likely.
 
-    Source: own; renewal argument of Daly 2006 (complete wall-time model), with the attempt's success chance E[e^(-(t + d)/M)].
+    Source: own; renewal argument of Daly 2006 (complete wall-time model), with the attempt's success chance
+    E[e^(-(t + d)/M)].
     """
     samples = np.atleast_1d(not_negative("samples_s", samples_s))
     mtbf = float(positive("mtbf_s", mtbf_s))
