@@ -256,3 +256,14 @@ def test_planning_needs_nothing_heavy():
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)  # noqa: S603
     assert out.stderr.strip() == "[]"
     assert json.loads(out.stdout)["accelerators"] == 8
+
+
+def test_a_count_needs_its_hours():
+    assert "--watched-gpu-h" in run("plan", "--gpus", "8", "--params", "1e9", "--failures", "3", status=2).stderr
+
+
+def test_the_curve_alone_as_an_image(tmp_path):
+    path = tmp_path / "curve.svg"
+    run(*FIRST, "--plot", str(path))
+    assert path.read_text().startswith("<svg xmlns")
+    assert "ends in .html or .svg" in run(*FIRST, "--plot", str(tmp_path / "curve.png"), status=2).output

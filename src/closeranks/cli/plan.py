@@ -296,13 +296,16 @@ def plan(  # noqa: PLR0913, PLR0917 - flags of a command
     rto_s: Annotated[float | None, typer.Option(help="promised: the longest recovery")] = None,
     example: Annotated[str | None, typer.Option(help="a published cluster: llama3, rsc1, rsc2, opt175b ...")] = None,
     explain: Annotated[bool, typer.Option(help="formulas with the numbers put in")] = False,  # noqa: FBT002
-    plot: Annotated[Path | None, typer.Option(help="write a page with the curves, .html")] = None,
+    plot: Annotated[Path | None, typer.Option(help="write the curves: .html a page, .svg the U-curve")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print every figure as JSON")] = False,  # noqa: FBT002
 ) -> None:
     """Answer how often the job fails, how often to save, how many spares, what it costs, what would help."""
     from closeranks.plan.answer import answer
     from closeranks.plan.checks import NotSolvableError, PlanInputError
 
+    if plot is not None and plot.suffix not in {".html", ".svg"}:
+        message = f"--plot {plot}: expected a name that ends in .html or .svg"
+        raise typer.BadParameter(message)
     flags = {
         "hardware.accelerators": gpus,
         "hardware.per_node": gpus_per_node,
@@ -341,9 +344,10 @@ def plan(  # noqa: PLR0913, PLR0917 - flags of a command
 
         result = replace(result, warnings=(*notes, *result.warnings))
     if plot is not None:
-        from closeranks.plan.page import html_page
+        from closeranks.plan.page import html_page, waste_svg
 
-        plot.write_text(html_page(result, chosen.name if chosen else f"Plan for {result.accelerators:,} accelerators"))
+        title = chosen.name if chosen else f"Plan for {result.accelerators:,} accelerators"
+        plot.write_text(waste_svg(result) if plot.suffix == ".svg" else html_page(result, title))
     if as_json:
         import msgspec
 

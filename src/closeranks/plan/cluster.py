@@ -226,6 +226,16 @@ def _nearest_key(unknown: str) -> str:
     return get_close_matches(unknown, names, n=1, cutoff=0.0)[0]
 
 
+def _way_out(problem: str) -> str:
+    if "unknown field" in problem:
+        return f"did you mean {_nearest_key(problem.split('`')[1])!r}?"
+    if "missing required field `accelerators`" in problem:
+        return "set hardware.accelerators, or say --gpus 1024"
+    if "$.measured" in problem:
+        return "give failures and unit_h together (--failures 419 --watched-gpu-h 2.1e7)"
+    return "see docs/plan.md for the keys and their types"
+
+
 def cluster_of(raw: dict[str, Any], where: str = "cluster.toml") -> Cluster:
     """Return the cluster of a parsed file or of flags put into the same form.
 
@@ -240,11 +250,7 @@ def cluster_of(raw: dict[str, Any], where: str = "cluster.toml") -> Cluster:
         cluster = msgspec.convert(raw, Cluster, strict=True)
     except msgspec.ValidationError as error:
         problem = str(error)
-        way_out = "see docs/plan.md for the keys and their types"
-        if "unknown field" in problem:
-            way_out = f"did you mean {_nearest_key(problem.split('`')[1])!r}?"
-        elif "missing required field `accelerators`" in problem:
-            way_out = "set hardware.accelerators, or say --gpus 1024"
+        way_out = _way_out(problem)
         raise PlanInputError(where, "known keys with values of their type", problem, way_out) from None
     if "given" in raw:
         raise PlanInputError(where, "known keys", "'given'", "it is worked out from the keys that are set")

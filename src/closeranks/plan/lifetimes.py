@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.plan.checks import Floats, PlanInputError, positive
-from closeranks.plan.special import chi2_quantile, normal_cdf
+from closeranks.plan.special import normal_cdf
 
 Flags: TypeAlias = NDArray[np.bool_]
 
@@ -194,11 +194,3 @@ def summarise_repairs(repairs_h: Floats) -> Repairs | None:
         mu_ln_h=mu,
         sigma=sigma,
     )
-
-
-def likelihood_gain_is_real(gain: float, extra_parameters: int = 1, confidence: float = 0.999) -> bool:
-    """Return whether a log-likelihood gain exceeds what chance gives to as many more parameters.
-
-    Source: Wilks 1938, likelihood ratio.
-    """
-    return 2 * gain > float(chi2_quantile(confidence, extra_parameters))

@@ -55,6 +55,19 @@ def curve_svg(points: tuple[tuple[float, float], ...], mark: tuple[float, float]
     )
 
 
+def waste_svg(answer: Answer) -> str:
+    """Return the U-shaped curve of waste against the save interval alone, as an SVG image.
+
+    Source: ``plan.answer``.
+    """
+    save = answer.save
+    points = tuple((point.interval_s, 100 * point.waste) for point in save.curve)
+    mark = (save.interval_s.value, 100 * answer.waste.share.value)
+    return curve_svg(points, mark, ("save interval, s", "waste, %")).replace(
+        "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1
+    )
+
+
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
