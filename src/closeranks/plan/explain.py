@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from closeranks.plan import interval, state_size
 from closeranks.plan.job_times import Times, best_interval_s
 from closeranks.plan.rates import SECONDS_PER_HOUR
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from closeranks.plan.job_saving import SavePlan, Waste
-    from closeranks.plan.job_failures import Failures
     from closeranks.plan.cluster import Cluster
+    from closeranks.plan.job_failures import Failures
+    from closeranks.plan.job_saving import SavePlan, Waste
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from closeranks.plan import money, protections, scaling, spares
 from closeranks.plan.job_times import Times, best_interval_s, times_of, waste_at
 from closeranks.plan.rates import SECONDS_PER_HOUR
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from closeranks.plan.job_failures import Failures
     from closeranks.plan.cluster import Cluster
+    from closeranks.plan.job_failures import Failures
 
 COUNT_FOLDS = (0.25, 0.5, 1.0, 2.0, 4.0)
 

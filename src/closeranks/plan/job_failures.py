@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import numpy as np
 
@@ -9,7 +11,6 @@ from closeranks.plan import spares
 from closeranks.plan.confidence import MtbfEstimate, estimate_mtbf
 from closeranks.plan.domains import Domain
 from closeranks.plan.rates import PartRate, cascade
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from closeranks.plan.cluster import Cluster

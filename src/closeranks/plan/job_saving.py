@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import numpy as np
 
@@ -11,7 +13,6 @@ from closeranks.plan.job_failures import Failures, Range
 from closeranks.plan.job_times import Times, best_interval_s, waste_at
 from closeranks.plan.promises import check_contract, longest_interval_s
 from closeranks.plan.rates import SECONDS_PER_HOUR
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from closeranks.plan.cluster import Cluster

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from closeranks.plan import interval, state_size
 from closeranks.plan.background import async_interval_s, async_waste
 from closeranks.plan.recovery import Budget
 from closeranks.plan.varying import equivalent_s, spread_samples
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from closeranks.plan.cluster import Cluster
