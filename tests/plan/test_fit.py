@@ -146,6 +146,7 @@ def test_kubernetes_events():
     items = [
         {
             "reason": "NodeNotReady",
+            "count": 3,
             "eventTime": "2026-01-01T00:00:00.5Z",
             "involvedObject": {"kind": "Node", "name": "n1"},
         },
@@ -160,6 +161,7 @@ def test_kubernetes_events():
     trace = read_kubernetes.read_kubernetes(msgspec.json.encode({"kind": "List", "items": items}).decode())
     assert [(record.unit, record.cause) for record in trace.records] == [("n1", "nodenotready"), ("n2", "oomkilling")]
     assert (len(trace.unparsed), trace.ignored) == (1, 1)
+    assert any(text.startswith("2 repeats") for text in trace.assumptions)
     with pytest.raises(PlanInputError, match="kubectl get events"):
         read_kubernetes.read_kubernetes("not json")
 

@@ -39,7 +39,7 @@ class _Thing(msgspec.Struct):
 
 class _Event(msgspec.Struct):
     reason: str = ""
-    type: str = ""
+    count: int | None = None
     firstTimestamp: str | None = None  # noqa: N815 - Kubernetes' name
     eventTime: str | None = None  # noqa: N815 - Kubernetes' name
     involvedObject: _Thing = msgspec.field(default_factory=_Thing)  # noqa: N815 - Kubernetes' name
@@ -64,7 +64,7 @@ def read_kubernetes(text: str) -> Trace:
     times = TimeReader()
     records: list[FailureRecord] = []
     unparsed: list[Unparsed] = []
-    ignored = 0
+    ignored = repeated = 0
     for number, raw in enumerate(listing.items, 1):
         try:
             event = msgspec.json.decode(raw, type=_Event)
@@ -75,18 +75,24 @@ def read_kubernetes(text: str) -> Trace:
             if when is None:
                 message = "no eventTime and no firstTimestamp"
                 raise ValueError(message)  # noqa: TRY301 - the item joins the others that cannot be read
+            repeated += max((event.count or 1) - 1, 0)
             kind, name = event.involvedObject.kind.lower(), event.involvedObject.name
             records.append(
                 make_record(unit=name, start_utc_s=times.utc_s(when), end_utc_s=None, cause=event.reason, domain=kind)
             )
         except (ValueError, msgspec.DecodeError) as error:
             unparsed.append(Unparsed(line=number, text=bytes(raw).decode()[:200], problem=str(error)))
+    notes: tuple[str, ...] = ("line numbers of unparsed events count items of the list",) if unparsed else ()
+    if repeated:
+        notes += (
+            f"{repeated} repeats that the API server folded into an event (its count) are not failures of their own",
+        )
     return require_any(
         Trace(
             source="Kubernetes events",
             records=tuple(records),
             unparsed=tuple(unparsed),
-            assumptions=("line numbers of unparsed events count items of the list",) if unparsed else (),
+            assumptions=times.assumptions() + notes,
             ignored=ignored,
         )
     )
