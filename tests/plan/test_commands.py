@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 import typer
@@ -267,3 +268,22 @@ def test_the_curve_alone_as_an_image(tmp_path):
     run(*FIRST, "--plot", str(path))
     assert path.read_text().startswith("<svg xmlns")
     assert "ends in .html or .svg" in run(*FIRST, "--plot", str(tmp_path / "curve.png"), status=2).output
+
+
+def test_a_job_that_hardly_trains_is_told_so():
+    got = as_json("plan", "--gpus", "1000000", "--params", "175e9", "--store-gbps", "1000")
+    assert got["recovery_day"]["share"] == pytest.approx(1)
+    assert any("more than half of the time is lost" in text for text in got["warnings"])
+    assert got["growth"]["verdict"].startswith("no: past")
+
+
+def test_the_drawn_curves_are_well_formed(tmp_path):
+    path = tmp_path / "curve.svg"
+    run(*FIRST, "--plot", str(path))
+    drawing = ET.fromstring(path.read_text())  # noqa: S314 - written a line above
+    line = next(drawing.iter("{http://www.w3.org/2000/svg}polyline"))
+    places = [tuple(map(float, pair.split(","))) for pair in line.get("points").split()]
+    assert len(places) == 13
+    assert all(0 <= x <= 640 and 0 <= y <= 300 for x, y in places)
+    heights = [y for _, y in places]
+    assert heights.index(max(heights)) == 6  # lowest waste, drawn lowest

@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from closeranks.plan import background, interval, levels, monte_carlo, spares, varying, verified
+from closeranks.plan import (
+    background,
+    interval,
+    levels,
+    monte_carlo,
+    spares,
+    varying,
+    verified,
+)
 
 SIGMAS = 3.0
 
