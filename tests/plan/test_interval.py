@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from closeranks.plan import (
@@ -36,6 +36,7 @@ def test_the_root_has_full_precision_from_1e_minus_15_to_1000(power):
             assert float(abs(mpmath.mpf(float(left)) / rest - 1)) < 2e-13  # e^-u magnifies by u
 
 
+@settings(deadline=None)
 @given(ratios, mtbfs_s)
 def test_no_other_interval_is_better(ratio, mtbf_s):
     write_s = ratio * mtbf_s
@@ -46,6 +47,7 @@ def test_no_other_interval_is_better(ratio, mtbf_s):
     assert np.all(others <= top * (1 + 1e-9))
 
 
+@settings(deadline=None)
 @given(ratios, mtbfs_s)
 def test_the_interval_stays_below_young_and_below_the_mtbf(ratio, mtbf_s):
     best_s = interval.exact_s(ratio * mtbf_s, mtbf_s)
@@ -53,6 +55,7 @@ def test_the_interval_stays_below_young_and_below_the_mtbf(ratio, mtbf_s):
     assert best_s <= interval.young_s(ratio * mtbf_s, mtbf_s) * (1 + 1e-12)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(1e-6, 50), min_size=2, max_size=20, unique=True), mtbfs_s)
 def test_longer_writes_mean_longer_intervals_and_less_efficiency(folds, mtbf_s):
     writes_s = np.sort(folds) * mtbf_s
@@ -72,6 +75,7 @@ def test_a_free_write_is_made_always_and_loses_nothing():
     assert interval.best_efficiency(0.0, 100.0) == 1
 
 
+@settings(deadline=None)
 @given(st.floats(1, 1e4), st.floats(0, 1e3), st.floats(0, 1e3))
 def test_restart_and_downtime_cost_but_do_not_move_the_optimum(write_s, restart_s, downtime_s):
     best_s = interval.exact_s(write_s, 13_284.0)
@@ -133,6 +137,7 @@ def test_a_write_that_varies_costs_less_than_its_mean_says():
     assert varying.equivalent_s(np.array([37.0]), 13_284) == pytest.approx(37)
 
 
+@settings(deadline=None)
 @given(st.floats(1, 1e5), st.floats(0, 500), st.booleans())
 def test_a_finite_plan_is_the_best_whole_number(work_s, write_s, save_last):
     got = finite.plan_finite(work_s, finite.Conditions(write_s=write_s, mtbf_s=5_000.0, save_last=save_last))

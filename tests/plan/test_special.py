@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from closeranks.plan import special
@@ -21,6 +21,7 @@ def test_incomplete_gamma(shape, fold):
     assert special.gamma_q(shape, x) == pytest.approx(upper, rel=1e-10, abs=1e-300)
 
 
+@settings(deadline=None)
 @given(st.floats(1e-6, 1 - 1e-6), st.floats(1, 1_000))
 def test_chi_square_quantile_inverts_its_law(probability, freedom):
     x = special.chi2_quantile(probability, freedom)
@@ -32,6 +33,7 @@ def test_known_chi_square_quantiles():
     assert got == pytest.approx([5.991464547107979, 20.483177350807388, 3.2469727802368413], rel=1e-12)
 
 
+@settings(deadline=None)
 @given(st.floats(0.001, 0.999), st.floats(0.01, 300))
 def test_poisson_quantile_is_the_smallest(probability, mean):
     count = special.poisson_quantile(probability, mean)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from closeranks.plan import (
@@ -26,6 +26,7 @@ from closeranks.plan.checks import PlanInputError
 shares = st.floats(0, 1)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 30), st.integers(0, 30), shares)
 def test_k_of_n_lies_between_series_and_parallel(needed, more, each):
     units = needed + more
@@ -109,6 +110,7 @@ def test_fit_and_mtbf_are_inverse():
     assert rates.rate_per_h_of_fit(20_000) == pytest.approx(1 / 50_000)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2_000), st.floats(1, 1e6))
 def test_the_interval_of_an_mtbf_holds_its_estimate(failures, exposure_h):
     got = confidence.estimate_mtbf(failures, exposure_h)
@@ -223,6 +225,7 @@ def test_warm_recoveries_save_accelerator_hours():
         recovery.daily_cost(20_000, 5, 8)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 100_000), shares)
 def test_scaling_curves_fall_and_begin_at_one(count, serial):
     assert scaling.amdahl(1, serial) == 1
