@@ -12,6 +12,7 @@ from closeranks.plan import (
     varying,
     verified,
 )
+from closeranks.plan.checks import NotSolvableError
 
 SIGMAS = 3.0
 
@@ -116,3 +117,10 @@ def test_verified_time_is_exact(interval_s, restart_s, stop_per_s, silent_per_s)
 def test_the_published_overhead_of_verified_saves():
     exact = verified.plan_verified(37, 20, 1 / 13_284, 1 / 86_400)
     assert exact.exact_overhead == pytest.approx(0.114, abs=2e-3)
+
+
+def test_a_job_that_never_ends_is_refused(monkeypatch):
+    monkeypatch.setattr(monte_carlo, "_ROUNDS_MOST", 1_000)
+    run = monte_carlo.BlockingRun(work_s=1e6, interval_s=1e5, write_s=37)
+    with pytest.raises(NotSolvableError, match="save more often"):
+        monte_carlo.simulate_wall_s(run, monte_carlo.weibull_gaps(100, 1.0), np.random.default_rng(1), 10)

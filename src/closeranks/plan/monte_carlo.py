@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from closeranks.plan.checks import Floats, not_negative, positive, whole
+from closeranks.plan.checks import Floats, NotSolvableError, not_negative, positive, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
     from closeranks.plan.verified import Rates
+
+
+_ROUNDS_MOST = 200_000
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +68,9 @@ def simulate_wall_s(
     A restart can be cut by a failure and is begun again after the downtime; downtime cannot be cut. The last segment
     is saved too, and ``work_s`` is rounded to whole intervals, as in the formula.
 
+    Raises:
+        NotSolvableError: the job makes no progress worth the name; the text says what to change.
+
     Source: the process behind Daly 2006 (complete wall-time model), simulated as it stands.
     """
     whole("replicas", replicas, 2)
@@ -73,7 +79,7 @@ def simulate_wall_s(
     clock, until_failure = np.zeros(replicas), gaps(rng, replicas)
     to_restart = np.zeros(replicas, dtype=bool)
     segment_s = run.interval_s + run.write_s
-    while True:
+    for _ in range(_ROUNDS_MOST):
         live = left > 0
         if not live.any():
             return _estimate(clock * (run.work_s / (segments * run.interval_s)))
@@ -90,6 +96,11 @@ def simulate_wall_s(
         count = int(cut.sum())
         if count:
             until_failure[cut] = gaps(rng, count)
+    message = (
+        f"run: expected to end within {_ROUNDS_MOST:,} failures and segments, got more; an interval of "
+        f"{run.interval_s:g} s hardly ever fits between two failures: save more often"
+    )
+    raise NotSolvableError(message)
 
 
 def simulate_async_waste(  # noqa: PLR0913 - one argument for each quantity of the formula

@@ -157,12 +157,13 @@ def spot_capacity(  # noqa: PLR0913 - one argument for each quantity of the form
     each = 1 / (1 + outage)
     if not 0 < promise < 1:
         raise PlanInputError("promise", "a share strictly between 0 and 1", promise, "0.99 for 99 % of time")
-    z_step = max(1, int(math.sqrt(needed * outage)))
-    request = needed
-    while float(k_of_n(needed, request + z_step, each)) < promise:
-        request += z_step
-    while float(k_of_n(needed, request, each)) < promise:
-        request += 1
+    low = high = whole("needed", needed, 1)
+    while float(k_of_n(needed, high, each)) < promise:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if float(k_of_n(needed, middle, each)) >= promise else (middle, high)
+    request = high
     return SpotAnswer(
         request=request,
         availability=each,
