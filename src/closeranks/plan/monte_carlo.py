@@ -72,6 +72,7 @@ def simulate_wall_s(
         NotSolvableError: the job makes no progress worth the name; the text says what to change.
 
     Source: the process behind Daly 2006 (complete wall-time model), simulated as it stands.
+
     """
     whole("replicas", replicas, 2)
     segments = max(1, round(run.work_s / run.interval_s))
