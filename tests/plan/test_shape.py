@@ -49,5 +49,5 @@ def test_importing_the_mathematics_brings_nothing_heavy():
         "import sys; from closeranks.plan import interval, scaling, rates, spares; "
         "print(sorted({m.split('.')[0] for m in sys.modules} & {'torch','scipy','pandas','matplotlib','asyncio'}))"
     )
-    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)  # noqa: S603
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"

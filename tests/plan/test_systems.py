@@ -277,7 +277,7 @@ def test_protections_are_ranked_by_net_benefit():
 
 
 def test_as_it_is_equals_the_formula():
-    from closeranks.plan import interval  # noqa: PLC0415
+    from closeranks.plan import interval
 
     bare = protections.efficiency_with(JOB, protections.Protection(name="as it is"))
     assert bare == pytest.approx(interval.efficiency(3_600, 37, 13_284, 397))

@@ -1,12 +1,10 @@
 """``closeranks fit``: from a failure log to rates with intervals, and a reliability.toml for the planner."""
 
-# ruff: noqa: PLC0415 - a command imports what it uses, so that every command starts fast
-
 from __future__ import annotations
 
 import sys
 from enum import StrEnum
-from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -69,10 +67,10 @@ def _pairs(option: str, values: list[str]) -> dict[str, str]:
     return pairs
 
 
-def read_trace(  # noqa: PLR0911 - one for each form
+def read_trace(
     text: str,
     form: str,
-    **known: Any,  # noqa: ANN401 - each reader takes its own
+    **known: Any,
 ) -> Trace:
     """Return the trace of a text in one of the known forms; ``known`` are the options that its reader takes."""
     from msgspec.structs import replace
@@ -215,8 +213,8 @@ def fit(  # noqa: PLR0913, PLR0917 - flags of a command
     group_s: Annotated[float, typer.Option(min=0, help="starts closer than this are one event")] = 60.0,
     confidence: Annotated[float, typer.Option(min=0.5, max=0.9999)] = 0.95,
     out: Annotated[Path | None, typer.Option(help="write the rates here, for closeranks plan")] = None,
-    list_unparsed: Annotated[bool, typer.Option(help="list every row that could not be read")] = False,  # noqa: FBT002
-    as_json: Annotated[bool, typer.Option("--json", help="print the whole report as JSON")] = False,  # noqa: FBT002
+    list_unparsed: Annotated[bool, typer.Option(help="list every row that could not be read")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the whole report as JSON")] = False,
 ) -> None:
     """Fit failure rates to a log: MTBF by cause with intervals, laws, trends, repairs, lemons."""
     import msgspec
@@ -263,7 +261,7 @@ def fit(  # noqa: PLR0913, PLR0917 - flags of a command
     _show(console, report)
     _show_unparsed(console, report, everything=list_unparsed)
     if out is not None:
-        console.print(f"\nwrote {out}; next: closeranks plan --reliability {out} ...")
+        console.print(f"\nwrote {out}; next: closeranks plan --reliability {out} ...", markup=False, highlight=False, soft_wrap=True)
 
 
 def register(app: typer.Typer) -> None:

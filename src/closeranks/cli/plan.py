@@ -1,11 +1,9 @@
 """``closeranks plan``: one page of answers for a cluster, before it fails."""
 
-# ruff: noqa: PLC0415 - a command imports what it uses, so that every command starts fast
-
 from __future__ import annotations
 
 import sys
-from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -217,8 +215,8 @@ def _show(console: Console, answer: Answer, *, explain: bool) -> None:
         console.print(f"[bold yellow]warning:[/] {text}")
     console.print("[dim]assumed: " + "; ".join(answer.assumed) + "[/]")
     console.print("[bold]Set it:[/]")
-    for command in answer.commands:
-        console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
+    for setting in answer.settings:
+        console.print(f"  {setting}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_published(console: Console, chosen: Example, answer: Answer) -> None:
@@ -283,7 +281,7 @@ def plan(  # noqa: PLR0913, PLR0917 - flags of a command
     work_h: Annotated[float | None, typer.Option(help="hours of undisturbed training, when it has an end")] = None,
     store_gbps: Annotated[float | None, typer.Option(help="decimal gigaBYTES a second into the store")] = None,
     write_s: Annotated[float | None, typer.Option(help="seconds of a save, instead of size and store")] = None,
-    background: Annotated[bool, typer.Option(help="write behind training")] = False,  # noqa: FBT002
+    background: Annotated[bool, typer.Option(help="write behind training")] = False,
     pause_s: Annotated[float | None, typer.Option(help="pause of a background save")] = None,
     save_every_s: Annotated[float | None, typer.Option(help="an interval to judge, instead of the best")] = None,
     detect_s: Annotated[float | None, typer.Option()] = None,
@@ -295,9 +293,9 @@ def plan(  # noqa: PLR0913, PLR0917 - flags of a command
     rpo_s: Annotated[float | None, typer.Option(help="promised: the most work lost")] = None,
     rto_s: Annotated[float | None, typer.Option(help="promised: the longest recovery")] = None,
     example: Annotated[str | None, typer.Option(help="a published cluster: llama3, rsc1, rsc2, opt175b ...")] = None,
-    explain: Annotated[bool, typer.Option(help="formulas with the numbers put in")] = False,  # noqa: FBT002
+    explain: Annotated[bool, typer.Option(help="formulas with the numbers put in")] = False,
     plot: Annotated[Path | None, typer.Option(help="write the curves: .html a page, .svg the U-curve")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print every figure as JSON")] = False,  # noqa: FBT002
+    as_json: Annotated[bool, typer.Option("--json", help="print every figure as JSON")] = False,
 ) -> None:
     """Answer how often the job fails, how often to save, how many spares, what it costs, what would help."""
     from closeranks.plan.answer import answer

@@ -47,7 +47,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     dominates: str
     assumed: tuple[str, ...]
     warnings: tuple[str, ...]
-    commands: tuple[str, ...]
+    settings: tuple[str, ...]
     explain: tuple[Step, ...]
 
 
@@ -143,12 +143,12 @@ def answer(cluster: Cluster) -> Answer:
         dominates=f"{top.name} causes {top.share:.0%} of failures; {largest} takes {shares[largest]:.1%} of all time",
         assumed=_assumed(cluster),
         warnings=_warnings(cluster, save, waste, failures),
-        commands=_commands(save, spare, exposure),
+        settings=_settings(save, spare, exposure),
         explain=explain(cluster, times, failures, save, waste),
     )
 
 
-def _commands(save: SavePlan, spare: spares.SpareAnswer, exposure: Exposure | None) -> tuple[str, ...]:
-    keep = f" --keep {exposure.keep}" if exposure else ""
+def _settings(save: SavePlan, spare: spares.SpareAnswer, exposure: Exposure | None) -> tuple[str, ...]:
     every = max(1, round(save.interval_s.value))
-    return (f"closeranks run --save-every {every}s{keep} --spares {spare.spares} train.py",)
+    keep = (f"keep {exposure.keep} checkpoints",) if exposure else ()
+    return (f"save every {every} s", *keep, f"hold {spare.spares} spare nodes ready")

@@ -45,7 +45,7 @@ def k_of_n(needed: int, units: int, each: Real) -> Real:
     return plain(np.clip(best, 0, 1).reshape(np.shape(each)))
 
 
-def machine_repair_law(  # noqa: PLR0913 - one argument for each quantity of the formula
+def machine_repair_law(
     *, units: int, needed: int, mtbf_h: float, repair_h: float, crews: int, cold: bool = False
 ) -> Floats:
     """Return the long-run chance of 0, 1, ... ``units`` parts being down, float64 [units + 1].
@@ -68,7 +68,7 @@ def machine_repair_law(  # noqa: PLR0913 - one argument for each quantity of the
     return np.asarray(weight / weight.sum(), dtype=np.float64)
 
 
-def k_of_n_with_crews(  # noqa: PLR0913 - one argument for each quantity of the formula
+def k_of_n_with_crews(
     *, units: int, needed: int, mtbf_h: float, repair_h: float, crews: int, cold: bool = False
 ) -> float:
     """Return the long-run chance that at least ``needed`` of ``units`` work under ``crews`` repair crews.

@@ -219,7 +219,7 @@ def _given(raw: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _nearest_key(unknown: str) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415 - only on an error
+    from difflib import get_close_matches
 
     sections = [*Cluster.__struct_fields__[:-1]]
     names = [*sections, *(key.split(".")[1] for key in _BOUNDS), "name", "mode", "recipe"]
@@ -260,7 +260,7 @@ def cluster_of(raw: dict[str, Any], where: str = "cluster.toml") -> Cluster:
             if item is not None:
                 _check_bounds(where, section, item)
     if cluster.job.recipe not in PRESETS:
-        from closeranks.plan.state_size import preset  # noqa: PLC0415 - for its error only
+        from closeranks.plan.state_size import preset
 
         preset(cluster.job.recipe)
     if not cluster.job.params and not cluster.job.state_bytes and not cluster.saving.write_s:
@@ -291,7 +291,7 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
     Source: TOML 1.0.
 
     """
-    import tomllib  # noqa: PLC0415 - only when a file was given
+    import tomllib
 
     try:
         return tomllib.loads(text)

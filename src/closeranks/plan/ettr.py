@@ -33,7 +33,7 @@ def ettr(interval_s: Real, rate_per_s: Real, restart_s: Real, write_s: Real = 0.
     return plain(alive / (slowed * (1 + rate * not_negative("queue_s", queue_s))))
 
 
-def ettr_of_run(  # noqa: PLR0913, PLR0917 - the quantities of the published model
+def ettr_of_run(
     work_s: Real, interval_s: Real, rate_per_s: Real, restart_s: Real, write_s: Real = 0.0, queue_s: Real = 0.0
 ) -> Real:
     """Return the ratio of a run of ``work_s`` productive seconds that queues and starts once before any failure.

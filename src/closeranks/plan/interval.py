@@ -111,7 +111,7 @@ def efficiency(interval_s: Real, write_s: Real, mtbf_s: Real, restart_s: Real = 
         return plain(interval / ((mtbf + downtime) * np.exp(restart / mtbf) * segment))
 
 
-def wall_time_s(  # noqa: PLR0913, PLR0917 - the six quantities of the published formula
+def wall_time_s(
     work_s: Real, interval_s: Real, write_s: Real, mtbf_s: Real, restart_s: Real = 0.0, downtime_s: Real = 0.0
 ) -> Real:
     """Return the expected wall time of ``work_s`` seconds of compute, in the limit of many intervals.

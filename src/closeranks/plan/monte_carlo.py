@@ -125,7 +125,7 @@ def simulate_async_waste(  # noqa: PLR0913 - one argument for each quantity of t
     return Estimate(mean=float(1 - ratio), standard_error=error, replicas=failures)
 
 
-def simulate_shortage(  # noqa: PLR0913 - one argument for each quantity of the formula
+def simulate_shortage(
     *, load: float, spares: int, burst_share: float, burst_nodes: int, rng: Generator, samples: int
 ) -> Estimate:
     """Return how often more nodes are out than spares, from snapshots of the stationary batch process.

@@ -146,7 +146,7 @@ def redundant_group_rate_per_h(part: Part) -> float:
     """
     if part.installed == part.needed:
         return part.installed / part.mtbf_h
-    from closeranks.plan.availability import machine_repair_law  # noqa: PLC0415 - only this path needs it
+    from closeranks.plan.availability import machine_repair_law
 
     law = machine_repair_law(
         units=part.installed, needed=part.needed, mtbf_h=part.mtbf_h, repair_h=part.repair_h, crews=part.installed

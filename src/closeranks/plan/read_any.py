@@ -9,7 +9,7 @@ from closeranks.plan.checks import PlanInputError
 FORMATS: Final = ("csv", "journal", "kubernetes", "lanl", "slurm", "titan", "xid")
 
 
-def detect_format(text: str, where: str = "file") -> str:  # noqa: PLR0911 - one for each form
+def detect_format(text: str, where: str = "file") -> str:
     """Return one of ``FORMATS``.
 
     Raises:

@@ -105,7 +105,7 @@ def of_report(report: FitReport, file: str) -> Reliability:
     """
     current = report.current.unit
 
-    def rate(estimate: Any) -> Rate:  # noqa: ANN401 - an MtbfEstimate, named so only to keep imports one-way
+    def rate(estimate: Any) -> Rate:
         return Rate(
             mtbf_h=estimate.mtbf_h,
             low_h=estimate.low_h,
@@ -198,7 +198,7 @@ def to_toml(reliability: Reliability) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def decode_toml(text: str, kind: type[Any], where: str) -> Any:  # noqa: ANN401 - the caller names the type
+def decode_toml(text: str, kind: type[Any], where: str) -> Any:
     """Return TOML text as ``kind``; an unknown key is an error that names the nearest known one.
 
     Raises:

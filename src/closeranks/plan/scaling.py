@@ -34,7 +34,7 @@ def ring_all_reduce_s(count: Real, payload_bytes: Real, bytes_per_s: Real, laten
     return plain(sent + 2 * (n - 1) * not_negative("latency_s", latency_s))
 
 
-def ring_efficiency(  # noqa: PLR0913, PLR0917 - a step and a network
+def ring_efficiency(
     count: Real, compute_s: Real, payload_bytes: Real, bytes_per_s: Real, latency_s: Real = 0.0, overlap: Real = 0.0
 ) -> Real:
     """Return compute over step time when ``overlap`` of the all-reduce hides behind compute.

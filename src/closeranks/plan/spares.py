@@ -134,7 +134,7 @@ class SpotAnswer(msgspec.Struct, frozen=True, kw_only=True):
     on_demand_price_per_h: float
 
 
-def spot_capacity(  # noqa: PLR0913 - one argument for each quantity of the formula
+def spot_capacity(
     *,
     needed: int,
     reclaims_per_instance_h: float,
@@ -149,7 +149,7 @@ def spot_capacity(  # noqa: PLR0913 - one argument for each quantity of the form
 
     Source: ``plan.availability.k_of_n`` with availability 1/(1 + reclaim rate x refill time).
     """
-    from closeranks.plan.availability import k_of_n  # noqa: PLC0415 - only this path needs it
+    from closeranks.plan.availability import k_of_n
 
     outage = float(
         not_negative("reclaims_per_instance_h", reclaims_per_instance_h) * not_negative("refill_h", refill_h)

@@ -46,7 +46,7 @@ def preset(name: str) -> StateRecipe:
     try:
         return PRESETS[name]
     except KeyError:
-        from difflib import get_close_matches  # noqa: PLC0415 - only this path needs it
+        from difflib import get_close_matches
 
         near = get_close_matches(name, PRESETS, n=1, cutoff=0.0)[0]
         raise PlanInputError("recipe", f"one of {', '.join(PRESETS)}", repr(name), f"did you mean {near!r}?") from None
@@ -83,7 +83,7 @@ def training_state(params: float, recipe: StateRecipe, ranks: int = 1, sharded_o
     )
 
 
-def kv_cache_bytes(  # noqa: PLR0913 - one argument for each quantity of the formula
+def kv_cache_bytes(
     *, layers: int, kv_heads: int, head_dim: int, tokens: float, bytes_each: float = 2.0, sequences: float = 1.0
 ) -> float:
     """Return the bytes of keys and values of ``sequences`` sequences of ``tokens`` tokens.
