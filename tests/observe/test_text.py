@@ -10,6 +10,7 @@ from closeranks.events import (
     IncidentOpened,
     IncidentWidened,
     ProcessExited,
+    RestorePlanned,
     RunEnded,
     SignalReceived,
     StepClosed,
@@ -35,6 +36,11 @@ def test_every_kind_of_event_is_described_in_words():
     assert set(events) == set(get_args(AnyEvent))
     for kind, event in events.items():
         assert describe(event) != kind.__name__
+
+
+def test_a_start_from_nothing_does_not_speak_of_a_step_before_the_first():
+    plan = RestorePlanned(term=1, step=-1, donor=None, receivers=(), outvoted=(), reason="the group is new")
+    assert describe(plan) == "beginning with step 0: the group is new"
 
 
 def test_a_line_has_time_term_and_words():

@@ -111,7 +111,8 @@ def _describe_life(event: AnyEvent) -> str:
 def _describe_trouble(event: AnyEvent) -> str:
     match event:
         case ProcessFailed():
-            return f"p{event.proc} failed at {event.where}, step {event.step}: {event.error}: {event.message}"
+            step = f", step {event.step}" if event.step >= 0 else ""
+            return f"p{event.proc} failed at {event.where}{step}: {event.error}: {event.message}"
         case ErrorSeen():
             who = "" if event.proc is None else f"p{event.proc} "
             where = "" if event.seat is None else f"in seat {event.seat} "
@@ -144,8 +145,8 @@ def _describe_recovery(event: AnyEvent) -> str:
         case TermBegan():
             return f"term {event.term} began with {', '.join(f'p{proc}' for proc in event.members)}"
         case RestorePlanned():
-            donor = "nobody" if event.donor is None else f"seat {event.donor}"
-            return f"going on after step {event.step}, {donor} gives state to {list(event.receivers)}: {event.reason}"
+            place = f"going on after step {event.step}" if event.step >= 0 else "beginning with step 0"
+            return f"{place}: {event.reason}"
         case SeatStalled():
             return f"seat {event.seat} was stalled for {event.until_mono_s - event.since_mono_s:.2f} s"
         case IncidentClosed():

@@ -55,7 +55,12 @@ class Protected:
                 return
             raise ValueError(f"protect({name}=...): the name is taken by another object; choose a different one")
         if not isinstance(value, Stateful):
-            raise NotProtectable(f"protect({name}=...)", value)
+            raise NotProtectable(
+                f"protect({name}=...)",
+                value,
+                expected="an object with state_dict() and load_state_dict()",
+                way_out="protect the object that holds it, or give it these two methods",
+            )
         if isinstance(value, torch.nn.Module) and not local:
             tree.flatten(name, dict(value.named_parameters()), [])
             self.modules[name] = value
