@@ -15,7 +15,16 @@ import msgspec
 
 from closeranks.events import Category, Record
 from closeranks.observe.history import History, Process, Span, Stay, history_of
-from closeranks.observe.stalls import UNATTRIBUTED, is_lost, lost_span, split_by_phase, stalled_spans, survived_spans
+from closeranks.observe.stalls import (
+    SEEN_WITHIN_S,
+    UNATTRIBUTED,
+    is_lost,
+    lost_span,
+    split_by_phase,
+    stalled_spans,
+    survived_spans,
+    union,
+)
 from closeranks.observe.timeline import stay_segments
 
 GOODPUT_DEFINITION: Final = (
@@ -161,15 +170,15 @@ def _gap_seconds(history: History, before: Stay | None, gap: Span, *, followed: 
     going_on = history.ended is None and is_lost(history, before)
     if followed or going_on:
         return _positive({Category.STALLED: gap.length_s})
-    stalled_s = sum(span.cut(gap).length_s for span in _own_incidents(history, before, gap))
-    stalled_s = min(stalled_s, gap.length_s)
+    stalled_s = sum(span.length_s for span in _own_incidents(history, before, gap))
     return _positive({Category.STALLED: stalled_s, Category.SHUT_DOWN: gap.length_s - stalled_s})
 
 
 def _own_incidents(history: History, before: Stay, gap: Span) -> list[Span]:
     if not is_lost(history, before):
         return []
-    return [span for span in history.incident_spans.values() if span.cut(gap).length_s > 0]
+    spans = [Span(span.begin_s - SEEN_WITHIN_S, span.end_s) for span in history.incident_spans.values()]
+    return union(span.cut(gap) for span in spans)
 
 
 def _gap_stalls(history: History, before: Stay | None, gap: Span, seconds: Seconds) -> dict[str, float]:
@@ -245,13 +254,24 @@ def _repeated_s(history: History, stay: Stay) -> float:
 def _stay_stalls(history: History, stay: Stay, seconds: Seconds) -> dict[str, float]:
     """The account says how long it was stalled, the records say in which phase."""
     stalled_s = seconds.get(Category.STALLED, 0.0)
-    parts = split_by_phase(stalled_spans(history, stay), history.phases, history.incident_spans.values())
+    spans = stalled_spans(history, stay)
+    spans = union([*spans, _unended_stall(stay, spans, stalled_s)])
+    parts = split_by_phase(spans, history.phases, history.incident_spans.values())
     told_s = sum(parts.values())
     if told_s > stalled_s:
         return {part: part_s * stalled_s / told_s for part, part_s in parts.items() if stalled_s > 0}
     if stalled_s - told_s > _tolerance_s(stalled_s):
         parts[UNATTRIBUTED] = parts.get(UNATTRIBUTED, 0.0) + stalled_s - told_s
     return parts
+
+
+def _unended_stall(stay: Stay, told: Sequence[Span], stalled_s: float) -> Span:
+    """The last stall of a process that ended in it: only a process that goes on tells since when it was stalled."""
+    end_s = stay.span.end_s
+    untold_s = stalled_s - sum(span.length_s for span in told)
+    if untold_s <= _tolerance_s(stalled_s):
+        return Span(end_s, end_s)
+    return Span(max(end_s - untold_s, told[-1].end_s if told else stay.span.begin_s), end_s)
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------
