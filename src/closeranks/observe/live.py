@@ -42,6 +42,8 @@ _STALE_S: Final = 1.0  # a thread that has not moved for longer is shown with th
 _SHORT_S: Final = 0.001  # a phase that took less is not worth the room
 _HEAD_ROWS: Final = 5  # the first line, three empty ones, and the head of the table
 _SEATS_MIN: Final = 4
+_SUMMARY_MIN: Final = 12
+_BESIDE_SUMMARY: Final = 48  # columns that number, rung, time and outcome of a closed incident take
 _DOING: Final = {
     Doing.STARTING: "starting",
     Doing.WAITING: "waiting",
@@ -317,19 +319,26 @@ class LiveView:
 
     def _closed_table(self) -> Table:
         table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column("incident", no_wrap=True)
-        table.add_column("what", no_wrap=True, overflow="ellipsis")
-        for name, width in (("rung", 20), ("new step after", 14), ("outcome", 9)):
-            table.add_column(name, no_wrap=True, min_width=width)
+        for name in ("#", "incident", "rung"):
+            table.add_column(name, no_wrap=True)
+        table.add_column("new step", justify="right")
+        table.add_column("outcome")
+        room = max(_SUMMARY_MIN, self.console.width - _BESIDE_SUMMARY)
         for trouble in self._closed:
             table.add_row(
                 str(trouble.incident),
-                Text(one_line(trouble.summary)),
+                _shortened(one_line(trouble.summary), room),
                 Text(trouble.rung),
                 "-" if trouble.first_step_s is None else f"{seconds_text(trouble.first_step_s)} s",
                 Text(trouble.outcome, style=outcome_style(trouble.outcome)),
             )
         return table
+
+
+def _shortened(text: str, room: int) -> Text:
+    short = Text(text)
+    short.truncate(room, overflow="ellipsis")
+    return short
 
 
 def _log_text(line: str, style: str) -> Text:
