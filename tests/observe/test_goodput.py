@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from closeranks.events import (
     Account,
     Category,
+    IncidentClosed,
     IncidentOpened,
     Phase,
     PhaseBegan,
@@ -210,6 +211,28 @@ def test_a_script_without_the_library_has_no_goodput_rather_than_a_goodput_of_ze
     )
     assert ledger.seconds == {Category.START_UP: 1, Category.UNKNOWN: 4, Category.SHUT_DOWN: 1}
     assert (ledger.goodput, ledger.durable_goodput, ledger.ettr) == (None, None, None)
+
+
+def test_a_restarted_script_without_the_library_was_stalled_only_until_it_was_started_again():
+    records = journal(
+        (0, started()),
+        (1, proc_started(1, 0)),
+        (5, account(1, 5, UNKNOWN=4)),
+        (5, ProcessExited(proc=1, seat=0, code=1)),
+        (5, IncidentOpened(incident=1, seats=(0,), summary="s")),
+        (5, PhaseBegan(incident=1, phase=Phase.REGROUP, at_mono_s=MONO_S + 5)),
+        (6, proc_started(2, 0)),
+        (16, account(2, 16, UNKNOWN=10)),
+        (16, ProcessExited(proc=2, seat=0, code=0)),
+        (16, IncidentClosed(incident=1, outcome="recovered", steps_lost=0, first_step_s=None)),
+        (16, RunEnded(outcome="completed", exit_code=0, reason="r")),
+    )
+    ledger = ledger_of(records)
+    assert ledger.seconds == pytest.approx({Category.START_UP: 1, Category.STALLED: 5, Category.UNKNOWN: 10})
+    assert ledger.stalled == pytest.approx({LOST_ATTEMPT: 4, "regroup": 1})
+    assert ledger.goodput is None
+    (row,) = report_of(records).incidents
+    assert row.phases == pytest.approx({LOST_ATTEMPT: 4, "regroup": 1})
 
 
 def test_an_account_of_more_time_than_the_process_lived_is_refused():

@@ -117,7 +117,7 @@ def _because_stop(s: Situation) -> str:
     if s.start_up and isinstance(s.cold_budget, Exceeded):
         return (
             f"failed before the first step ({s.fault}), and {s.cold_budget.reason}: a failure at start-up seldom goes "
-            "away by itself; mend what the output above shows, or allow more with --start-restarts"
+            "away by itself; mend what the output above shows"
         )
     return "no rung of the ladder is left"
 

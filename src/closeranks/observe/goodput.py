@@ -61,7 +61,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """All places of a run. Ratios are None where nothing was measured: neither accounts nor steps are known."""
+    """All places of a run. Ratios are None where the script shows neither steps nor what it does."""
 
     wall_s: float
     place_s: float  # wall time of all places together
@@ -94,8 +94,7 @@ def ledger(history: History) -> Ledger:
     seconds = _sum([place.seconds for place in places])
     place_s = sum(place.wall_s for place in places)
     useful_s = seconds.get(Category.USEFUL, 0.0)
-    accounted = any(process.account is not None for process in history.processes.values())
-    measured = place_s > 0 and (accounted or bool(history.steps))
+    measured = place_s > 0 and history.library
     goodput = useful_s / place_s if measured else None
     completed = history.ended is not None and history.ended.outcome == "completed"
     durable = goodput if completed or goodput is None else 0.0
@@ -198,7 +197,7 @@ def _stay_seconds(history: History, stay: Stay) -> Seconds:
     _move(seconds, (Category.USEFUL,), Category.REPEATED, repeated_s)
     if stay.number > 0:
         _move(seconds, (Category.START_UP, Category.SPARE_IDLE), Category.STALLED, stay.span.length_s)
-    if stay.process.exit is not None and not is_lost(history, stay):
+    if stay.process.exit is not None and not is_lost(history, stay) and history.library:
         _move(seconds, (Category.UNKNOWN,), Category.SHUT_DOWN, stay.span.length_s)
     return _positive(seconds)
 

@@ -187,16 +187,22 @@ def _print_head(console: Console, report: Report) -> None:
     head.append(f": {one_line(report.reason)}")
     console.print(head)
     console.print(Text(one_line(" ".join(report.command)), style="dim"))
+    console.print(Text(f"{_sizes_text(report)}\n{_lost_text(report)}, incidents: {len(report.incidents)}"))
+
+
+def _sizes_text(report: Report) -> str:
+    sizes = f"{counted(report.seats, 'seat')}, {counted(report.spares, 'spare')}, {seconds_text(report.wall_s)} s"
+    if report.goodput is None:
+        return sizes
     loss = "" if report.last_loss is None else f", last loss {report.last_loss:.4f}"
     step = "" if report.step_median_s is None else f", median step {seconds_text(report.step_median_s)} s"
-    console.print(
-        Text(
-            f"{counted(report.seats, 'seat')}, {counted(report.spares, 'spare')}, "
-            f"{counted(report.steps, 'step')} closed in {seconds_text(report.wall_s)} s{step}{loss}\n"
-            f"steps lost: {report.steps_lost}, steps repeated: {report.steps_repeated}, "
-            f"incidents: {len(report.incidents)}"
-        )
-    )
+    return f"{sizes}, {counted(report.steps, 'step')} closed{step}{loss}"
+
+
+def _lost_text(report: Report) -> str:
+    if report.goodput is None:
+        return "steps are not seen: the script does not use the library, and begins anew after a failure"
+    return f"steps lost: {report.steps_lost}, steps repeated: {report.steps_repeated}"
 
 
 def _print_goodput(console: Console, report: Report) -> None:
@@ -258,7 +264,7 @@ def _print_incidents(console: Console, report: Report) -> None:
             Text(", ".join(taken.rung.value for taken in row.rungs) or "-"),
             seconds_text(row.first_step_s),
             seconds_text(row.normal_s),
-            "-" if row.steps_lost is None else str(row.steps_lost),
+            "-" if row.steps_lost is None or report.goodput is None else str(row.steps_lost),
             Text(row.outcome, style=outcome_style(row.outcome)),
         )
     console.print(table)

@@ -61,7 +61,7 @@ def lost_before(history: History, incident: Span) -> float:
 def survived_spans(history: History, stay: Stay) -> list[Span]:
     """Disjoint spans of a stay, in order: stalls that its process saw the end of, and the start of a replacement."""
     spans = [Span(stall.since_mono_s, stall.until_mono_s) for stall in stay.process.stalls]
-    if stay.number > 0:
+    if stay.number > 0 and history.library:
         spans.append(Span(stay.span.begin_s, _first_attempt_s(history, stay)))
     return union(span.cut(stay.span) for span in spans)
 

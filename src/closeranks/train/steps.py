@@ -67,7 +67,7 @@ class Step:
         """
         reals = self._loop.world.vitals.reals
         if loss is not None:
-            self.loss = float(loss)
+            self.loss = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
             reals[Field.LOSS] = self.loss
         if grad_norm is not None:
             reals[Field.GRAD_NORM] = float(grad_norm)
