@@ -20,7 +20,8 @@ from pathlib import Path
 from _common import Bench, Ratio, at_most, control, interleaved, ratio_of_medians, spelled
 
 from closeranks.events import Category
-from closeranks.vitals import Doing, Field, StepMark, Vitals, create_memfd
+from closeranks.signs import Doing, StepMark
+from closeranks.vitals import Field, Vitals, create_memfd
 
 WORKER = Path(__file__).with_name("_overhead_worker.py")
 RANKS = 2

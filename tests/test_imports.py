@@ -10,7 +10,7 @@ import pytest
 import closeranks
 
 ROOT = Path(closeranks.__file__).parent
-PURE = ("events", "faults", "detect", "decide", "plan", "diagnose")
+PURE = ("events", "faults", "signs", "detect", "decide", "plan", "diagnose")
 PURE_LIBRARIES = frozenset(
     {"__future__", "abc", "bisect", "collections", "dataclasses", "difflib", "enum", "fractions", "functools"}
     | {"hashlib", "heapq", "itertools", "math", "msgspec", "numpy", "operator", "re", "statistics", "string"}

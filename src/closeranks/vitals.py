@@ -9,30 +9,17 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 import time
 from enum import IntEnum
-from typing import NamedTuple
 
 from closeranks.events import Category
+from closeranks.signs import Doing, Reading, StepMark
 
 PAGE_BYTES = 16384
 _MAGIC = 0x636C6F7365726B31  # "closerk1"
 RING_STEPS = 256
 _RING_WORDS = 5  # step, attempt, opened_ns, closed_ns, loss (bits of a float64; NaN: none reported)
-
-
-class Doing(IntEnum):
-    """What the training thread is in the middle of; decides which deadline applies."""
-
-    STARTING = 0  # from exec to the first attempt: imports, building, compiling
-    WAITING = 1  # for the supervisor: a seat, a plan, leave to go
-    BETWEEN = 2  # in steps(), between two blocks
-    FORWARD = 3  # in the block, before the first collective of backward
-    BACKWARD = 4  # in the block, after it
-    APPLYING = 5  # the optimizer has begun
-    SECTION = 6  # a labelled section (evaluation, saving)
-    RECOVERING = 7  # regroup, transfer, verify
-    LEAVING = 8  # after the last step
 
 
 class Field(IntEnum):
@@ -59,43 +46,16 @@ class Field(IntEnum):
     LOSS = 25  # bits of a float64
     GRAD_NORM = 26  # bits of a float64
     GROUP_HASH = 27  # which process group the last collective belongs to
+    REHEARSED_NS = 28  # duration of the last rehearsal step
     RING = 32
 
 
 _WORDS = PAGE_BYTES // 8
 _CATEGORIES = tuple(Category)
+_INDEX = {category: index for index, category in enumerate(_CATEGORIES)}
+_MARK = struct.Struct("@qqqqd")  # the fields of StepMark; aligned, so that each word is written at once
 if Field.RING + RING_STEPS * _RING_WORDS > _WORDS:  # pragma: no cover - arithmetic on constants
     raise AssertionError("the ring does not fit the page")
-
-
-class StepMark(NamedTuple):
-    """One closed step of one process. ``loss`` is NaN when none was reported."""
-
-    step: int
-    attempt: int
-    opened_ns: int
-    closed_ns: int
-    loss: float
-
-
-class Reading(NamedTuple):
-    """A consistent enough look at a page: each field is valid, the set may straddle one move."""
-
-    beat: int
-    moved_ns: int
-    doing: Doing
-    term: int
-    step: int
-    attempt: int
-    closed_step: int
-    entered: int
-    returned: int
-    operation: int
-    operation_bytes: int
-    section_hash: int
-    own_ns: int
-    loss: float
-    grad_norm: float
 
 
 def create_memfd(name: str) -> int:
@@ -126,12 +86,14 @@ class Vitals:
         """First write of a process."""
         words, now_ns = self.words, time.monotonic_ns()
         words[Field.CLOSED_STEP] = -1
-        words[Field.CATEGORY] = _CATEGORIES.index(category)
+        words[Field.CATEGORY] = _INDEX[category]
         words[Field.CATEGORY_SINCE_NS] = now_ns
         words[Field.MOVED_NS] = now_ns
         self.reals[Field.LOSS] = float("nan")
         self.reals[Field.GRAD_NORM] = float("nan")
         words[Field.MAGIC] = _MAGIC
+
+    # The writes of every step use plain numbers: looking up a member of Field takes ten times as long as the write.
 
     def move(self, doing: int) -> None:
         """The training thread went on to something else."""
@@ -143,22 +105,19 @@ class Vitals:
     def spend(self, category: Category, at_ns: int | None = None) -> None:
         """From now on (or since ``at_ns``, not before the last switch) seconds go to ``category``."""
         words = self.words
-        now_ns = time.monotonic_ns() if at_ns is None else max(at_ns, words[Field.CATEGORY_SINCE_NS])
-        words[Field.SECONDS + words[Field.CATEGORY]] += now_ns - words[Field.CATEGORY_SINCE_NS]
-        words[Field.CATEGORY] = _CATEGORIES.index(category)
-        words[Field.CATEGORY_SINCE_NS] = now_ns
+        now_ns = time.monotonic_ns() if at_ns is None else max(at_ns, words[14])
+        words[15 + words[13]] += now_ns - words[14]
+        words[13] = _INDEX[category]
+        words[14] = now_ns
 
     def close_step(self, mark: StepMark) -> None:
         """Append to the ring of closed steps; the reader must look at least once every RING_STEPS steps."""
-        head = self.words[Field.RING_HEAD]
-        base = Field.RING + (head % RING_STEPS) * _RING_WORDS
-        self.words[base] = mark.step
-        self.words[base + 1] = mark.attempt
-        self.words[base + 2] = mark.opened_ns
-        self.words[base + 3] = mark.closed_ns
-        self.reals[base + 4] = mark.loss
-        self.words[Field.CLOSED_STEP] = mark.step
-        self.words[Field.RING_HEAD] = head + 1
+        words = self.words
+        head = words[23]
+        at_byte = 8 * (32 + (head % RING_STEPS) * _RING_WORDS)
+        _MARK.pack_into(self._map, at_byte, *mark)
+        words[7] = mark.step
+        words[23] = head + 1
 
     # --- reader: the supervisor --------------------------------------------------------------------------------
 
@@ -186,6 +145,7 @@ class Vitals:
             own_ns=w[Field.OWN_NS],
             loss=self.reals[Field.LOSS],
             grad_norm=self.reals[Field.GRAD_NORM],
+            rehearsed_ns=w[Field.REHEARSED_NS],
         )
 
     def steps_since(self, head: int) -> tuple[int, list[StepMark]]:

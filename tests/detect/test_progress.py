@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from closeranks.detect.progress import Bounds, Standstill, Suspect, Verdict, Watch, allowed, confirm, observe
 from closeranks.events import DeadlineChanged
-from closeranks.vitals import Doing, Reading
+from closeranks.signs import Doing, Reading
 
 POLL_NS = 50_000_000
 TICK_NS = 5_000_000
@@ -298,3 +298,11 @@ def test_a_silence_that_ended_in_another_term_teaches_nothing():
         readings = {1: page(moved_s=beat * 5.0, beat=beat, term=beat)}
         watch, _ = observe(watch, readings, int(beat * 5e9))
     assert watch.learned == {}
+
+
+@pytest.mark.parametrize(("rehearsed_s", "expected_s"), [(0.0, 60.0), (0.1, 5.0), (1.0, 30.0), (100.0, 600.0)])
+def test_before_anything_is_learned_the_rehearsal_bounds_a_step(rehearsed_s, expected_s):
+    trainee = Trainee(until_ns=0, doing=Doing.FORWARD, moved_ns=0)
+    reading = trainee.reading()._replace(rehearsed_ns=int(rehearsed_s * 1e9))
+    watch, _ = observe(Watch(), {1: reading}, 0)
+    assert allowed(watch, 1) == pytest.approx(expected_s)

@@ -136,19 +136,21 @@ def _seconds_of_calls(striker, calls):
 # --- what needs a process of its own ----------------------------------------------------------------------------
 
 STRUCK_WORKER = """
+import os
 from closeranks.drill import inject
 striker = inject.from_environment()
-striker.announce = lambda *words: print(*words, flush=True)
+striker.announce = lambda *words: os.write(1, " ".join(map(str, words)).encode() + b"\\n")
 striker.at("apply", 3)
-print("went on", flush=True)
+os.write(1, b"went on\\n")
 """
 
 BESIDE = """
+import os
 import threading, time
 def tick():
     while True:
         time.sleep(0.01)
-        print("tick", flush=True)
+        os.write(1, b"tick\\n")
 threading.Thread(target=tick, daemon=True).start()
 """
 

@@ -7,7 +7,7 @@ from closeranks.events import Decided, PhaseBegan, ProcessStarted, RunStarted, S
 from closeranks.observe.goodput import ledger_of
 from closeranks.observe.live import LiveDisplay, LiveView
 from closeranks.observe.report import NBSP
-from closeranks.vitals import Doing, Reading
+from closeranks.signs import Doing, Reading
 from synthetic_journal import MONO_S, Tape, eventful_run
 
 

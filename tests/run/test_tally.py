@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from closeranks.run.tally import Tally
-from closeranks.vitals import StepMark
+from closeranks.signs import StepMark
 
 
 def mark(step: int, at_s: float = 1.0, loss: float = 0.5) -> StepMark:

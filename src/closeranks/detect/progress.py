@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from closeranks.events import DeadlineChanged
-from closeranks.vitals import Doing, Reading
+from closeranks.signs import Doing, Reading
 
 _WIDER = 10.0
 _TOLD_CHANGE = 0.25  # a learned deadline that moved by less is not told
@@ -39,7 +39,11 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     floor_s: float = 2.0  # no deadline is shorter
     ceiling_s: float = 900.0  # none is longer, and a busy process is not waited for beyond it
-    unlearned_s: float = 600.0  # start-up, first steps, and labelled sections until they are learned
+    unlearned_s: float = 600.0  # start-up, and labelled sections until they are learned
+    first_s: float = 60.0  # the first steps without a rehearsal; whoever answers and works is given longer
+    early_floor_s: float = 5.0  # no deadline from a rehearsal or a handful of gaps is shorter
+    early_factor: float = 30.0  # times the last rehearsal step, or the longest of a handful of gaps
+    early_gaps: int = 3
     factor: float = 10.0  # times the 95th percentile of the gaps: a tenfold slower step now and then is normal
     window_gaps: int = 256
     least_gaps: int = 20
@@ -150,7 +154,19 @@ def confirm(watch: Watch, proc: int, *, answered: bool, busy: bool) -> tuple[Wat
 def allowed(watch: Watch, proc: int) -> float:
     """How long this process may be silent in what it is doing, in seconds."""
     track = watch.tracks[proc]
-    return max(_learned_s(watch, track.reading) or watch.bounds.unlearned_s, track.widened_s)
+    return max(_learned_s(watch, track.reading) or _early_s(watch, track.reading), track.widened_s)
+
+
+def _early_s(watch: Watch, reading: Reading) -> float:
+    """The deadline while too little was seen to learn one."""
+    bounds = watch.bounds
+    if reading.doing not in _IN_STEPS:
+        return bounds.unlearned_s
+    gaps_s = [gap_s for (doing, _), g in watch.learned.items() if doing in _IN_STEPS for gap_s in g.gaps_s]
+    longest_s = max(gaps_s) if len(gaps_s) >= bounds.early_gaps else reading.rehearsed_ns / 1e9
+    if longest_s == 0:
+        return min(bounds.first_s, bounds.unlearned_s)
+    return min(max(bounds.early_factor * longest_s, bounds.early_floor_s), bounds.unlearned_s)
 
 
 def _learned_s(watch: Watch, reading: Reading) -> float:

@@ -10,7 +10,7 @@ import msgspec
 
 from closeranks.drill.fault import AT_EXACT_STEP, HARMLESS, Fault
 from closeranks.drill.plan import Expect
-from closeranks.events import FaultInjected, IncidentClosed, IncidentOpened, Record, StepClosed
+from closeranks.events import FaultInjected, IncidentClosed, IncidentOpened, Record, RestorePlanned, StepClosed
 
 
 class Outcome(IntEnum):
@@ -174,13 +174,31 @@ def _equality(expect: Expect, undisturbed: Evidence | None, drilled: Evidence) -
     return broken + _different_losses(undisturbed, drilled), []
 
 
+def _taken_over(records: tuple[Record, ...]) -> dict[int, frozenset[int]]:
+    """By step: seats whose occupant was lost after its part in the step; its loss may never have been reported."""
+    plans = [record.event for record in records if isinstance(record.event, RestorePlanned)]
+    return {plan.step: frozenset(plan.receivers) for plan in plans}
+
+
+def _same(before: tuple[str, ...] | None, after: tuple[str, ...] | None, taken: frozenset[int]) -> bool:
+    if before is None or after is None or len(before) != len(after):
+        return before == after
+    pairs = enumerate(zip(before, after, strict=True))
+    return all(old == new or (new == "none" and seat in taken) for seat, (old, new) in pairs)
+
+
 def _count(evidence: Evidence | None) -> int:
     return 0 if evidence is None else len(evidence.finals)
 
 
 def _different_losses(undisturbed: Evidence, drilled: Evidence) -> list[str]:
     before, after = losses_by_step(undisturbed.records), losses_by_step(drilled.records)
-    different = [step for step in sorted(before.keys() | after.keys()) if before.get(step) != after.get(step)]
+    taken = _taken_over(drilled.records)
+    different = [
+        step
+        for step in sorted(before.keys() | after.keys())
+        if not _same(before.get(step), after.get(step), taken.get(step, frozenset()))
+    ]
     if not different:
         return []
     first = different[0]

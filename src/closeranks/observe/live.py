@@ -32,7 +32,7 @@ from closeranks.events import (
 )
 from closeranks.observe.report import NBSP, mean_loss, outcome_style, percent_text, phases_text, seconds_text
 from closeranks.observe.text import Level, how_ended, level_of, log_line, one_line
-from closeranks.vitals import Doing, Reading
+from closeranks.signs import Doing, Reading
 
 _LOG_LINES: Final = 8
 _LOG_LINES_MIN: Final = 3  # what the log keeps on a screen with too few rows for everything

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from closeranks.decide.protocol import Decision, EndRun, Fact
+from closeranks.decide.protocol import Decision, EndRun, Fact, StopAsked
 from closeranks.events import AnyEvent, IncidentClosed, IncidentOpened, ProcessExited, ProcessFailed
 from closeranks.journal import Journal, JournalError
 from closeranks.run.options import RunOptions
@@ -75,6 +75,8 @@ class Context:
 
     def feed(self, fact: Fact) -> None:
         """Tell the controller and carry out what it decides. Facts that arise meanwhile wait for their turn."""
+        if self.ending is not None and not isinstance(fact, StopAsked):
+            return  # what ends now, ends because the run does
         self._facts.append(fact)
         if self._feeding:
             return

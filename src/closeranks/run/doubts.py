@@ -16,7 +16,7 @@ from closeranks.events import DeadlineChanged
 from closeranks.run.context import Context
 from closeranks.run.descendants import descendants, read_stat, read_table
 from closeranks.run.worker import Worker
-from closeranks.vitals import Reading
+from closeranks.signs import Reading
 
 ANSWER_S = 0.3
 _BUSY_TICKS = 3  # 10 ms each; a control thread that answers needs less

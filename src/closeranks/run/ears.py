@@ -67,7 +67,7 @@ class Ears:
     @_hear.register
     def _(self, message: messages.Ready, worker: Worker) -> None:
         self._context.note(ProcessReady(proc=worker.proc, rehearsed=message.rehearsed))
-        self._context.feed(ProcReady(proc=worker.proc, replicated=message.replicated, settled=message.rehearsed))
+        self._context.feed(ProcReady(proc=worker.proc, replicated=message.replicated, settled=True))
 
     @_hear.register
     def _(self, message: messages.SetupRecord, worker: Worker) -> None:

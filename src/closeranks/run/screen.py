@@ -15,7 +15,7 @@ from typing import Protocol, TextIO
 from closeranks.events import Record
 from closeranks.observe.text import Level, level_of, log_line
 from closeranks.run.options import View
-from closeranks.vitals import Reading
+from closeranks.signs import Reading
 
 _QUEUE_MAX = 10_000
 _DRAW_S = 0.1

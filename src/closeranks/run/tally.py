@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from closeranks.events import StepClosed
-from closeranks.vitals import StepMark
+from closeranks.signs import StepMark
 
 
 class Tally:
@@ -35,9 +35,17 @@ class Tally:
         """The steps that are complete now and were not before."""
         return self._take([step for step, marks in self._open.items() if len(marks) == self._seats])
 
-    def settle(self, step: int) -> tuple[StepClosed, ...]:
-        """A restore plan goes on after ``step``: seats without it get its result; later marks are void."""
+    def settle(self, step: int, last_losses: Mapping[int, float]) -> tuple[StepClosed, ...]:
+        """A restore plan goes on after ``step``: seats without it get its result; later marks are void.
+
+        ``last_losses``: by seat, what occupants that died in the step had reported for it.
+        """
         self._open = {number: marks for number, marks in self._open.items() if number <= step}
+        for seat, loss in last_losses.items():
+            marks = self._open.get(step, {})
+            if marks and seat not in marks:
+                closed = next(iter(marks.values()))
+                marks[seat] = closed._replace(loss=loss)
         return self._take(list(self._open))
 
     def _take(self, steps: list[int]) -> tuple[StepClosed, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 
 from closeranks.decide.protocol import ProcStuck, StepDone, Tick
@@ -29,6 +30,7 @@ class Watch:
         self._orphans = orphans
         self._doubts = doubts
         self._tally = Tally(context.options.seats)
+        self._last_words: dict[int, tuple[int, float]] = {}  # by seat: open step and loss of its last dead occupant
         self._quiet_since_s = time.monotonic()
 
     # --- called by others ---------------------------------------------------------------------------------------
@@ -36,11 +38,14 @@ class Watch:
     def start_group(self) -> None:
         """A group starts from nothing."""
         self._tally.restart()
+        self._last_words.clear()
         self._quiet_since_s = time.monotonic()
 
     def settle(self, step: int) -> None:
         """A restore plan goes on after this step."""
-        for closed in self._tally.settle(step):
+        # Those who had done their part in the step and died before they could close it may have reported a loss.
+        losses = {seat: loss for seat, (open_step, loss) in self._last_words.items() if open_step == step}
+        for closed in self._tally.settle(step, losses):
             self._close(closed)
 
     def newest_open_step(self) -> int:
@@ -55,6 +60,14 @@ class Watch:
         if worker.page.begun:
             worker.ring_head, marks = worker.page.steps_since(worker.ring_head)
             self._tally.add(worker.seat, marks)
+
+    def part(self, worker: Worker) -> None:
+        """A worker has ended and its page is about to go."""
+        self.gather(worker)
+        if worker.seat is not None and worker.page.begun:
+            reading = worker.page.read()
+            if math.isfinite(reading.loss):
+                self._last_words[worker.seat] = (reading.step, reading.loss)
 
     # --- the loop -----------------------------------------------------------------------------------------------
 

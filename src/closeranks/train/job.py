@@ -21,6 +21,7 @@ import closeranks.vitals as vitals_page
 from closeranks import messages
 from closeranks.drill import inject
 from closeranks.events import Category
+from closeranks.signs import Doing
 from closeranks.train import group, setup_record
 from closeranks.train.batches import Batches
 from closeranks.train.control import Control
@@ -34,7 +35,7 @@ from closeranks.train.timers import Timers
 from closeranks.train.undo import UndoArea, ddp_parts
 from closeranks.train.untyped import dist
 from closeranks.train.world import Attempt, World
-from closeranks.vitals import Doing, Field, Vitals
+from closeranks.vitals import Field, Vitals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,11 +13,12 @@ import torch
 
 from closeranks import messages
 from closeranks.events import Category
+from closeranks.signs import Doing, StepMark
 from closeranks.train import transfer
 from closeranks.train.inner import Inner
 from closeranks.train.poison import PeerLost
 from closeranks.train.world import Attempt
-from closeranks.vitals import Doing, Field, StepMark
+from closeranks.vitals import Field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,10 +68,10 @@ class Step:
         """
         reals = self._loop.world.vitals.reals
         if loss is not None:
-            self.loss = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+            self.loss = _number(loss)
             reals[Field.LOSS] = self.loss
         if grad_norm is not None:
-            reals[Field.GRAD_NORM] = float(grad_norm)
+            reals[Field.GRAD_NORM] = _number(grad_norm)
 
     def on_close(self, callback: Callable[[], Any]) -> None:
         """Call ``callback`` once, after the step is closed here; never for a void attempt or a rehearsal."""
@@ -99,6 +100,10 @@ class Step:
                         if isinstance(module, torch.nn.parallel.DistributedDataParallel):
                             stack.enter_context(module.no_sync())
                 yield MicroBatch(part, size * seats / batches.global_batch)
+
+
+def _number(value: Any) -> float:
+    return float(value.detach() if isinstance(value, torch.Tensor) else value)
 
 
 def _split(batch: Any, count: int) -> list[tuple[Any, int]]:
@@ -251,9 +256,10 @@ class Loop:
         if count:
             with job.rehearsing():
                 for _ in range(count):
-                    step = Step(self, 0, rehearsal=True)
-                    yield step
+                    began_ns = time.monotonic_ns()
+                    yield Step(self, 0, rehearsal=True)
                     self._stop_if_setup_failed()
+                    self.world.vitals.words[Field.REHEARSED_NS] = time.monotonic_ns() - began_ns
         job.end_setup(rehearsed=count > 0)
         if job.newcomer:
             self._be_seated()

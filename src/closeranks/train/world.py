@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from closeranks.operations import CODES
+from closeranks.signs import Doing
 from closeranks.train import sockets
 from closeranks.train.inner import Inner, PrivateWorld
 from closeranks.train.poison import PeerLost
 from closeranks.train.untyped import dist
-from closeranks.vitals import Doing, Field
+from closeranks.vitals import Field
 
 if TYPE_CHECKING:
     from collections.abc import Callable

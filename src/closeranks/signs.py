@@ -1,0 +1,51 @@
+"""Signs of life: what a worker shows of itself, as values. Pure; the page that carries them is in vitals.py."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Doing(IntEnum):
+    """What the training thread is in the middle of; decides which deadline applies."""
+
+    STARTING = 0  # from exec to the first attempt: imports, building, compiling
+    WAITING = 1  # for the supervisor: a seat, a plan, leave to go
+    BETWEEN = 2  # in steps(), between two blocks
+    FORWARD = 3  # in the block, before the first collective of backward
+    BACKWARD = 4  # in the block, after it
+    APPLYING = 5  # the optimizer has begun
+    SECTION = 6  # a labelled section (evaluation, saving)
+    RECOVERING = 7  # regroup, transfer, verify
+    LEAVING = 8  # after the last step
+
+
+class StepMark(NamedTuple):
+    """One closed step of one process. ``loss`` is NaN when none was reported."""
+
+    step: int
+    attempt: int
+    opened_ns: int
+    closed_ns: int
+    loss: float
+
+
+class Reading(NamedTuple):
+    """A consistent enough look at a page: each field is valid, the set may straddle one move."""
+
+    beat: int
+    moved_ns: int
+    doing: Doing
+    term: int
+    step: int
+    attempt: int
+    closed_step: int
+    entered: int
+    returned: int
+    operation: int
+    operation_bytes: int
+    section_hash: int
+    own_ns: int
+    loss: float
+    grad_norm: float
+    rehearsed_ns: int = 0  # duration of the last rehearsal step; 0: there was none
