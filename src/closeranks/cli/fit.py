@@ -261,7 +261,12 @@ def fit(  # noqa: PLR0913, PLR0917 - flags of a command
     _show(console, report)
     _show_unparsed(console, report, everything=list_unparsed)
     if out is not None:
-        console.print(f"\nwrote {out}; next: closeranks plan --reliability {out} ...", markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"\nwrote {out}; next: closeranks plan --reliability {out} ...",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def register(app: typer.Typer) -> None:
