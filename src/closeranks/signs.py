@@ -48,3 +48,4 @@ class Reading(NamedTuple):
     own_ns: int
     loss: float
     grad_norm: float
+    rehearsed_ns: int = 0  # duration of the last rehearsal step; 0: there was none

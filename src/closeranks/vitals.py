@@ -46,6 +46,7 @@ class Field(IntEnum):
     LOSS = 25  # bits of a float64
     GRAD_NORM = 26  # bits of a float64
     GROUP_HASH = 27  # which process group the last collective belongs to
+    REHEARSED_NS = 28  # duration of the last rehearsal step
     RING = 32
 
 
@@ -144,6 +145,7 @@ class Vitals:
             own_ns=w[Field.OWN_NS],
             loss=self.reals[Field.LOSS],
             grad_norm=self.reals[Field.GRAD_NORM],
+            rehearsed_ns=w[Field.REHEARSED_NS],
         )
 
     def steps_since(self, head: int) -> tuple[int, list[StepMark]]:

@@ -1,11 +1,17 @@
 import json
+import os
+import platform
+import re
 import stat
+import subprocess
 import threading
+import time
 
 import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from closeranks.cli import report as report_command
 from closeranks.cli.main import app_for
 from closeranks.events import Account, Category
 from synthetic_journal import eventful_run
@@ -30,7 +36,7 @@ def run_dir(tmp_path):
 def test_a_run_is_reported_as_text(run_dir):
     result = invoke(run_dir)
     assert result.exit_code == 0
-    assert "Goodput: 53.2 %" in result.output
+    assert re.search(r"^Goodput +53\.2 %", result.output, re.MULTILINE)
 
 
 def test_a_run_is_reported_as_json_and_nothing_else(run_dir):
@@ -118,7 +124,51 @@ def test_following_shows_a_run_that_is_being_written_until_it_ends(tmp_path):
     writer.join()
     assert result.exit_code == 0
     assert "incident 3 recovered" in result.output
-    assert "Goodput: 53.2 %" in result.output
+    assert re.search(r"^Goodput +53\.2 %", result.output, re.MULTILINE)
+
+
+def killed_run(tmp_path, pid):
+    """A journal of this node without an end, whose supervisor has (had) this pid."""
+    records = eventful_run().records
+    start = msgspec.structs.replace(records[0].event, pid=pid)
+    offset_s = time.monotonic() - records[0].mono_s
+    moved = [msgspec.structs.replace(r, node=platform.node(), mono_s=r.mono_s + offset_s) for r in records[:1]]
+    write(tmp_path, [msgspec.structs.replace(moved[0], event=start), *records[1:20]])
+
+
+def ended_pid():
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_following_a_run_whose_supervisor_was_killed_ends_with_a_report_that_says_so(tmp_path):
+    killed_run(tmp_path, ended_pid())
+    result = invoke(tmp_path, "--follow")
+    assert result.exit_code == 0
+    assert "the run was killed: its supervisor is gone" in result.stderr
+    assert "Where the process-seconds went" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("pid_of", "reason"), [(os.getpid, "the run goes on"), (ended_pid, "the run was killed")], ids=["alive", "gone"]
+)
+def test_a_journal_without_an_end_is_explained_by_whether_its_supervisor_lives(tmp_path, pid_of, reason):
+    killed_run(tmp_path, pid_of())
+    assert reason in invoke(tmp_path).output
+
+
+def test_ctrl_c_ends_the_watching_with_a_report_of_what_there_is(tmp_path, monkeypatch):
+    killed_run(tmp_path, os.getpid())
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(report_command, "_display", interrupted)
+    result = invoke(tmp_path, "--follow")
+    assert result.exit_code == 0
+    assert "the run is not touched" in result.stderr
+    assert "Where the process-seconds went" in result.stdout
 
 
 def test_the_report_leaves_the_journal_as_it_was(run_dir):

@@ -313,6 +313,14 @@ def test_a_silence_that_ended_in_another_term_teaches_nothing():
     assert watch.learned == {}
 
 
+@pytest.mark.parametrize(("rehearsed_s", "expected_s"), [(0.0, 60.0), (0.1, 5.0), (1.0, 30.0), (100.0, 600.0)])
+def test_before_anything_is_learned_the_rehearsal_bounds_a_step(rehearsed_s, expected_s):
+    trainee = Trainee(until_ns=0, doing=Doing.FORWARD, moved_ns=0)
+    reading = trainee.reading()._replace(rehearsed_ns=int(rehearsed_s * 1e9))
+    watch, _ = observe(Watch(), {1: reading}, 0)
+    assert allowed(watch, 1) == pytest.approx(expected_s)
+
+
 def aborted(*, entered=7, returned=6, size_bytes=64, operation="allreduce", term=1):
     reading = page(moved_s=1, entered=entered, returned=returned, term=term)
     return reading._replace(operation=CODES[operation], operation_bytes=size_bytes)

@@ -7,7 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from closeranks.events import Account, Category, ProcessExited, ProcessStarted, Record, RunEnded, RunStarted
+from closeranks.events import (
+    Account,
+    Category,
+    IncidentClosed,
+    IncidentOpened,
+    Phase,
+    PhaseBegan,
+    ProcessExited,
+    ProcessStarted,
+    Record,
+    RunEnded,
+    RunStarted,
+    StepClosed,
+)
 from closeranks.observe.goodput import LedgerError, ledger_of
 from closeranks.observe.history import EmptyJournalError
 from closeranks.observe.html import page
@@ -200,6 +213,28 @@ def test_a_script_without_the_library_has_no_goodput_rather_than_a_goodput_of_ze
     assert (ledger.goodput, ledger.durable_goodput, ledger.ettr) == (None, None, None)
 
 
+def test_a_restarted_script_without_the_library_was_stalled_only_until_it_was_started_again():
+    records = journal(
+        (0, started()),
+        (1, proc_started(1, 0)),
+        (5, account(1, 5, UNKNOWN=4)),
+        (5, ProcessExited(proc=1, seat=0, code=1)),
+        (5, IncidentOpened(incident=1, seats=(0,), summary="s")),
+        (5, PhaseBegan(incident=1, phase=Phase.REGROUP, at_mono_s=MONO_S + 5)),
+        (6, proc_started(2, 0)),
+        (16, account(2, 16, UNKNOWN=10)),
+        (16, ProcessExited(proc=2, seat=0, code=0)),
+        (16, IncidentClosed(incident=1, outcome="recovered", steps_lost=0, first_step_s=None)),
+        (16, RunEnded(outcome="completed", exit_code=0, reason="r")),
+    )
+    ledger = ledger_of(records)
+    assert ledger.seconds == pytest.approx({Category.START_UP: 1, Category.STALLED: 5, Category.UNKNOWN: 10})
+    assert ledger.stalled == pytest.approx({LOST_ATTEMPT: 4, "regroup": 1})
+    assert ledger.goodput is None
+    (row,) = report_of(records).incidents
+    assert row.phases == pytest.approx({LOST_ATTEMPT: 4, "regroup": 1})
+
+
 def test_an_account_of_more_time_than_the_process_lived_is_refused():
     with pytest.raises(LedgerError, match="process 1 accounts for"):
         ledger_of(journal((0, started()), (1, proc_started(1, 0)), (3, account(1, 3, USEFUL=9))))
@@ -234,6 +269,40 @@ def test_after_a_cold_restart_steps_are_repeated_until_the_run_is_where_it_was(s
     assert_matches_truth(tape, ledger)
     assert_adds_up(ledger)
     assert ledger.seconds[Category.REPEATED] > 0
+
+
+def test_an_attempt_is_lost_although_its_process_was_gone_before_the_first_sign():
+    ledger = ledger_of(
+        journal(
+            (0, started()),
+            (0, proc_started(1, 0)),
+            (4, account(1, 4, START_UP=1, USEFUL=3)),
+            (4, ProcessExited(proc=1, seat=0, signal=9)),
+            (4.01, IncidentOpened(incident=1, seats=(0,), summary="s")),
+            (4.02, PhaseBegan(incident=1, phase=Phase.SEE, at_mono_s=MONO_S + 4.01)),
+            (6, RunEnded(outcome="failed", exit_code=1, reason="r")),
+        )
+    )
+    (place,) = ledger.places
+    assert place.stalled == pytest.approx({LOST_ATTEMPT: 3.01, "see": 1.99})
+
+
+def test_a_stall_that_never_ended_is_split_by_phase_like_any_other():
+    ledger = ledger_of(
+        journal(
+            (0, started(seats=2)),
+            (0, proc_started(1, 0)),
+            (0, proc_started(2, 1)),
+            (1.5, StepClosed(step=0, began_mono_s=MONO_S + 1, closed_mono_s=MONO_S + 1.5, losses=(None, None))),
+            (4, ProcessExited(proc=2, seat=1, code=1)),
+            (4, IncidentOpened(incident=1, seats=(1,), summary="s")),
+            (4, PhaseBegan(incident=1, phase=Phase.REGROUP, at_mono_s=MONO_S + 4)),
+            (7, account(1, 7, START_UP=1, USEFUL=0.5, STALLED=5.5)),
+            (7, ProcessExited(proc=1, seat=0, signal=15, asked=True)),
+            (7, RunEnded(outcome="failed", exit_code=1, reason="r")),
+        )
+    )
+    assert ledger.places[0].stalled == pytest.approx({LOST_ATTEMPT: 2.5, "regroup": 3.0})
 
 
 def test_records_are_needed():

@@ -55,6 +55,15 @@ def test_a_further_loss_widens_the_row_instead_of_adding_one():
     assert row.summary == "seat 1: ended by signal 9; then seat 3: ended by signal 9"
 
 
+def test_the_attempt_of_a_lost_process_counts_where_nobody_survived():
+    tape = Tape(seats=1, spares=0)
+    tape.begin()
+    tape.train(3)
+    tape.lose(0, into_attempt_s=0.07)
+    (row,) = incidents_of(tape.records)
+    assert row.phases[LOST_ATTEMPT] == pytest.approx(0.07, abs=0.001)
+
+
 def test_a_run_without_trouble_has_no_rows():
     tape = Tape()
     tape.begin()

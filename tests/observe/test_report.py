@@ -1,11 +1,21 @@
 import io
+import re
 
 import msgspec
 import pytest
 from rich.console import Console
 
 from closeranks.events import RunEnded
-from closeranks.observe.report import Report, percent_text, print_report, report_of, seconds_text, to_json
+from closeranks.observe.report import (
+    NBSP,
+    Report,
+    percent_text,
+    phases_text,
+    print_report,
+    report_of,
+    seconds_text,
+    to_json,
+)
 from synthetic_journal import Tape, eventful_run
 
 FIELDS = (
@@ -40,8 +50,9 @@ def test_the_numbers_of_a_run_are_in_its_report(report):
 
 def test_the_text_names_every_category_every_definition_and_every_incident(report):
     text = printed(report)
-    for wanted in ("useful step", "lost attempt", "Goodput: 53.2 %", "Durable goodput", "ETTR", "replace by a fork"):
+    for wanted in ("useful step", "lost attempt", "Durable goodput", "ETTR", "replace by a fork"):
         assert wanted in text
+    assert re.search(r"^Goodput +53\.2 %", text, re.MULTILINE)
     assert "journal: line 3 is damaged" in text
 
 
@@ -70,7 +81,16 @@ def test_a_run_that_goes_on_says_so():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(None, "-"), (0.0123, "0.012"), (1.234, "1.23"), (12.34, "12.3"), (123456.0, "123,456")]
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (0.0, "0.000"),
+        (0.0001, "<0.001"),
+        (0.0123, "0.012"),
+        (1.234, "1.23"),
+        (12.34, "12.3"),
+        (123456.0, "123,456"),
+    ],
 )
 def test_seconds_have_as_many_digits_as_matter(seconds, text):
     assert seconds_text(seconds) == text
@@ -78,3 +98,8 @@ def test_seconds_have_as_many_digits_as_matter(seconds, text):
 
 def test_what_was_not_measured_is_not_called_zero():
     assert percent_text(None) == "not measured"
+
+
+def test_a_phase_and_its_seconds_stay_on_one_line_and_phases_without_seconds_are_left_out():
+    text = phases_text({"lost attempt": 0.25, "decide": 0.0, "see": 0.0003}, NBSP)
+    assert text.split("  ") == [f"lost{NBSP}attempt{NBSP}0.25", f"see{NBSP}<0.001"]

@@ -12,6 +12,7 @@ from closeranks.events import (
     ProcessExited,
     RestorePlanned,
     RunEnded,
+    RunStarted,
     SignalReceived,
     StepClosed,
 )
@@ -59,10 +60,16 @@ def test_control_characters_of_a_message_cannot_reach_the_terminal():
 @pytest.mark.parametrize(
     ("event", "text"),
     [
-        (ProcessExited(proc=3, seat=1, signal=9, asked=True), "p3 ended with signal 9, as asked"),
+        (ProcessExited(proc=3, seat=1, signal=9, asked=True), "p3 ended by SIGKILL, as asked"),
         (
             ErrorSeen(detector="progress", seat=1, proc=3, detail="in backward", silent_s=1.5),
-            "progress: p3 in seat 1 in backward (silent 1.50 s)",
+            "progress: p3: in backward (silent 1.50 s)",
+        ),
+        (SignalReceived(signal=150, meaning="x"), "signal 150: x"),
+        (RunStarted(command=("t.py",), seats=1, spares=2, pid=1, versions={}), "run started: t.py, 1 seat, 2 spares"),
+        (
+            RestorePlanned(term=1, step=-1, donor=None, receivers=(), outvoted=(), reason="a new run"),
+            "beginning with step 0: a new run",
         ),
         (ErrorSeen(detector="exit", seat=None, proc=None, detail="gone"), "exit: gone"),
     ],

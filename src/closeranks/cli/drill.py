@@ -13,7 +13,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
-from rich.table import Table
 
 from closeranks import journal
 from closeranks.drill import campaign
@@ -70,7 +69,12 @@ def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     if keep is None and outcome is Outcome.HELD:
         shutil.rmtree(folder)
     else:
-        console.print(f"runs are kept in {folder}", markup=False)
+        console.print(
+            f"runs are kept in {folder}; to look at one: closeranks report {folder}/NAME/run",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     raise typer.Exit(int(outcome))
 
 
@@ -132,16 +136,21 @@ def _tell(status: Status, run_folder: Path, spent_s: float) -> None:
 
 def _show(console: Console, result: Result) -> None:
     style = _STYLE[result.outcome]
-    console.print(f"[{style}]{result.outcome.name.lower()}[/] seed {result.seed}: {escape('; '.join(result.faults))}")
+    line = f"[{style}]{result.outcome.name.lower()}[/] seed {result.seed}: {escape('; '.join(result.faults))}"
+    console.print(f"{line}{_recovered(result)}", highlight=False, soft_wrap=True)
+
+
+def _recovered(result: Result) -> str:
+    """Seconds from the first sign of each incident to its first new step."""
+    seconds = ", ".join(f"{recovered_s:.2f} s" for recovered_s in result.recovery_s)
+    return f"; recovered in {seconds}" if seconds else ""
 
 
 def _report(console: Console, results: list[Result]) -> None:
-    table = Table("seed", "faults", "verdict", "recovered in")
-    for result in results:
-        recovered = ", ".join(f"{seconds:.2f} s" for seconds in result.recovery_s)
-        verdict = f"[{_STYLE[result.outcome]}]{result.outcome.name.lower()}[/]"
-        table.add_row(str(result.seed), escape("\n".join(result.faults)), verdict, recovered)
-    console.print(table)
+    if len(results) > 1:
+        counts = [(outcome, sum(result.outcome is outcome for result in results)) for outcome in Outcome]
+        said = ", ".join(f"[{_STYLE[outcome]}]{count} {outcome.name.lower()}[/]" for outcome, count in counts if count)
+        console.print(f"{len(results)} drills: {said}", highlight=False)
     for result in results:
         if result.outcome is not Outcome.HELD:
             for reason in result.reasons:

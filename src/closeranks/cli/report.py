@@ -10,21 +10,24 @@ import time
 from pathlib import Path
 from typing import Annotated, Never
 
+import msgspec
 import typer
 from rich.console import Console
 
-from closeranks.events import Record, RunEnded
+from closeranks.cli.supervisor import Life, life_of, life_of_writer
+from closeranks.events import Record, RunEnded, RunStarted
 from closeranks.journal import JOURNAL_NAME, Reading, follow, read
 from closeranks.observe.goodput import LedgerError
 from closeranks.observe.history import EmptyJournalError
 from closeranks.observe.html import page
 from closeranks.observe.live import LiveDisplay, LiveView
-from closeranks.observe.report import print_report, report_of, to_json
+from closeranks.observe.report import UNFINISHED, print_report, report_of, to_json
 
 NOT_USABLE = 1  # there is a journal, but nothing to report from it
 BAD_INPUT = 2
-INTERRUPTED = 130
 _FRAME_S = 0.1
+_GONE_S = 1.0  # time for the last records of a dead supervisor to be read
+_WAIT_SAID_S = 1.0
 _FILE_WIDTH = 160
 
 
@@ -34,10 +37,14 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    run_dir: Annotated[Path, typer.Argument(help="The folder of a run, or a journal.", show_default=False)],
+    run_dir: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run, or a journal.", show_default=False)
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
-    live: Annotated[bool, typer.Option("--follow", help="Watch the run until it ends, then report.")] = False,
-    html: Annotated[Path | None, typer.Option(help="Write one self-contained file.", show_default=False)] = None,
+    live: Annotated[bool, typer.Option("--follow", help="Watch the run until it ends or Ctrl-C, then report.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write one self-contained file.", show_default=False)
+    ] = None,
 ) -> None:
     """Show goodput, ETTR and incidents of a run that ended, goes on, or was killed.
 
@@ -59,6 +66,8 @@ def report(
 
 def _show(reading: Reading, *, as_json: bool, html: Path | None) -> None:
     made = report_of(reading.records, problems_of(reading))
+    if made.outcome == UNFINISHED:
+        made = msgspec.structs.replace(made, reason=life_of(reading.records).value)
     if html is not None:
         _write(html, page(reading.records, made))
     if as_json:
@@ -113,16 +122,16 @@ def _write(path: Path, text: str) -> None:
 
 
 def _watch(journal: Path) -> None:
-    """Show the run until its last record; Ctrl-C ends the watching, not the run."""
+    """Show the run until its last record, or until nobody can write one; Ctrl-C ends the watching, not the run."""
     records: queue.SimpleQueue[Record] = queue.SimpleQueue()
     stop = threading.Event()
     reader = threading.Thread(target=_pump, args=(journal, stop, records), daemon=True)
     reader.start()
     try:
-        with LiveDisplay(LiveView(_console(), seats=0, spares=0)) as display:
+        with LiveDisplay(LiveView(_console(), seats=0, spares=0), stays=False) as display:
             _display(display, records)
     except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+        _note("no longer watching; the run is not touched. Up to here:")
     finally:
         stop.set()
         reader.join()
@@ -133,8 +142,31 @@ def _pump(journal: Path, stop: threading.Event, records: queue.SimpleQueue[Recor
         records.put(record)
 
 
+class _Silence:
+    """What it means that no record comes."""
+
+    def __init__(self) -> None:
+        self._heard_s = time.monotonic()
+        self._writer: Record | None = None
+        self._said = False
+
+    def hear(self, record: Record) -> None:
+        self._heard_s = time.monotonic()
+        if isinstance(record.event, RunStarted):
+            self._writer = record
+
+    def is_final(self) -> bool:
+        silent_s = time.monotonic() - self._heard_s
+        if self._writer is not None:
+            return silent_s > _GONE_S and life_of_writer(self._writer) is Life.GONE
+        if silent_s > _WAIT_SAID_S and not self._said:
+            _note("the journal holds no record yet; waiting for the run to begin, Ctrl-C to leave")
+            self._said = True
+        return False
+
+
 def _display(display: LiveDisplay, records: queue.SimpleQueue[Record]) -> None:
-    drawn_s = 0.0
+    silence, drawn_s = _Silence(), 0.0
     while True:
         try:
             record = records.get(timeout=_FRAME_S)
@@ -142,11 +174,19 @@ def _display(display: LiveDisplay, records: queue.SimpleQueue[Record]) -> None:
             record = None
         if record is not None:
             display.feed(record)
+            silence.hear(record)
+        elif silence.is_final():
+            _note(f"{Life.GONE.value}. Up to its last record:")
+            return
         if time.monotonic() - drawn_s >= _FRAME_S:
             display.tick()
             drawn_s = time.monotonic()
         if record is not None and isinstance(record.event, RunEnded):
             return
+
+
+def _note(message: str) -> None:
+    typer.echo(f"closeranks report: {message}", err=True)
 
 
 def _fail(message: str, code: int) -> Never:

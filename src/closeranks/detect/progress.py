@@ -42,9 +42,9 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     floor_s: float = 2.0  # no deadline is shorter
     ceiling_s: float = 900.0  # none is longer, and a busy process is not waited for beyond it
     unlearned_s: float = 600.0  # start-up, and labelled sections until they are learned
-    first_s: float = 60.0  # the first steps; whoever answers and works is given longer
-    early_floor_s: float = 10.0  # no deadline from a handful of gaps is shorter
-    early_factor: float = 30.0  # times the longest of a handful of gaps
+    first_s: float = 60.0  # the first steps without a rehearsal; whoever answers and works is given longer
+    early_floor_s: float = 5.0  # no deadline from a rehearsal or a handful of gaps is shorter
+    early_factor: float = 30.0  # times the last rehearsal step, or the longest of a handful of gaps
     early_gaps: int = 3
     factor: float = 10.0  # times the 95th percentile of the gaps: a tenfold slower step now and then is normal
     window_gaps: int = 256
@@ -192,9 +192,10 @@ def _early_s(watch: Watch, reading: Reading) -> float:
     if reading.doing not in _IN_STEPS:
         return bounds.unlearned_s
     gaps_s = [gap_s for (doing, _), g in watch.learned.items() if doing in _IN_STEPS for gap_s in g.gaps_s]
-    if len(gaps_s) < bounds.early_gaps:
+    longest_s = max(gaps_s) if len(gaps_s) >= bounds.early_gaps else reading.rehearsed_ns / 1e9
+    if longest_s == 0:
         return min(bounds.first_s, bounds.unlearned_s)
-    return min(max(bounds.early_factor * max(gaps_s), bounds.early_floor_s), bounds.unlearned_s)
+    return min(max(bounds.early_factor * longest_s, bounds.early_floor_s), bounds.unlearned_s)
 
 
 def _learned_s(watch: Watch, reading: Reading) -> float:

@@ -15,7 +15,16 @@ import msgspec
 
 from closeranks.events import Category, Record
 from closeranks.observe.history import History, Process, Span, Stay, history_of
-from closeranks.observe.stalls import UNATTRIBUTED, is_lost, lost_span, split_by_phase, stalled_spans, survived_spans
+from closeranks.observe.stalls import (
+    SEEN_WITHIN_S,
+    UNATTRIBUTED,
+    is_lost,
+    lost_span,
+    split_by_phase,
+    stalled_spans,
+    survived_spans,
+    union,
+)
 from closeranks.observe.timeline import stay_segments
 
 GOODPUT_DEFINITION: Final = (
@@ -52,7 +61,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """All places of a run. Ratios are None where nothing was measured: neither accounts nor steps are known."""
+    """All places of a run. Ratios are None where the script shows neither steps nor what it does."""
 
     wall_s: float
     place_s: float  # wall time of all places together
@@ -85,8 +94,7 @@ def ledger(history: History) -> Ledger:
     seconds = _sum([place.seconds for place in places])
     place_s = sum(place.wall_s for place in places)
     useful_s = seconds.get(Category.USEFUL, 0.0)
-    accounted = any(process.account is not None for process in history.processes.values())
-    measured = place_s > 0 and (accounted or bool(history.steps))
+    measured = place_s > 0 and history.library
     goodput = useful_s / place_s if measured else None
     completed = history.ended is not None and history.ended.outcome == "completed"
     durable = goodput if completed or goodput is None else 0.0
@@ -161,15 +169,15 @@ def _gap_seconds(history: History, before: Stay | None, gap: Span, *, followed: 
     going_on = history.ended is None and is_lost(history, before)
     if followed or going_on:
         return _positive({Category.STALLED: gap.length_s})
-    stalled_s = sum(span.cut(gap).length_s for span in _own_incidents(history, before, gap))
-    stalled_s = min(stalled_s, gap.length_s)
+    stalled_s = sum(span.length_s for span in _own_incidents(history, before, gap))
     return _positive({Category.STALLED: stalled_s, Category.SHUT_DOWN: gap.length_s - stalled_s})
 
 
 def _own_incidents(history: History, before: Stay, gap: Span) -> list[Span]:
     if not is_lost(history, before):
         return []
-    return [span for span in history.incident_spans.values() if span.cut(gap).length_s > 0]
+    spans = [Span(span.begin_s - SEEN_WITHIN_S, span.end_s) for span in history.incident_spans.values()]
+    return union(span.cut(gap) for span in spans)
 
 
 def _gap_stalls(history: History, before: Stay | None, gap: Span, seconds: Seconds) -> dict[str, float]:
@@ -189,7 +197,7 @@ def _stay_seconds(history: History, stay: Stay) -> Seconds:
     _move(seconds, (Category.USEFUL,), Category.REPEATED, repeated_s)
     if stay.number > 0:
         _move(seconds, (Category.START_UP, Category.SPARE_IDLE), Category.STALLED, stay.span.length_s)
-    if stay.process.exit is not None and not is_lost(history, stay):
+    if stay.process.exit is not None and not is_lost(history, stay) and history.library:
         _move(seconds, (Category.UNKNOWN,), Category.SHUT_DOWN, stay.span.length_s)
     return _positive(seconds)
 
@@ -245,13 +253,24 @@ def _repeated_s(history: History, stay: Stay) -> float:
 def _stay_stalls(history: History, stay: Stay, seconds: Seconds) -> dict[str, float]:
     """The account says how long it was stalled, the records say in which phase."""
     stalled_s = seconds.get(Category.STALLED, 0.0)
-    parts = split_by_phase(stalled_spans(history, stay), history.phases, history.incident_spans.values())
+    spans = stalled_spans(history, stay)
+    spans = union([*spans, _unended_stall(stay, spans, stalled_s)])
+    parts = split_by_phase(spans, history.phases, history.incident_spans.values())
     told_s = sum(parts.values())
     if told_s > stalled_s:
         return {part: part_s * stalled_s / told_s for part, part_s in parts.items() if stalled_s > 0}
     if stalled_s - told_s > _tolerance_s(stalled_s):
         parts[UNATTRIBUTED] = parts.get(UNATTRIBUTED, 0.0) + stalled_s - told_s
     return parts
+
+
+def _unended_stall(stay: Stay, told: Sequence[Span], stalled_s: float) -> Span:
+    """The last stall of a process that ended in it: only a process that goes on tells since when it was stalled."""
+    end_s = stay.span.end_s
+    untold_s = stalled_s - sum(span.length_s for span in told)
+    if untold_s <= _tolerance_s(stalled_s):
+        return Span(end_s, end_s)
+    return Span(max(end_s - untold_s, told[-1].end_s if told else stay.span.begin_s), end_s)
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------

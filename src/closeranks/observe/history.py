@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,6 +17,7 @@ from closeranks.events import (
     PhaseBegan,
     ProcessExited,
     ProcessFailed,
+    ProcessJoined,
     ProcessReady,
     ProcessSeated,
     ProcessStarted,
@@ -100,6 +101,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     phases: tuple[PhaseSpan, ...]
     incident_spans: dict[int, Span]
     incident_seats: dict[int, tuple[int, ...]]
+    library: bool  # False: a script that shows neither steps nor what its seconds were spent on
 
     @property
     def seats(self) -> int:
@@ -124,6 +126,8 @@ def history_of(records: Sequence[Record]) -> History:
     processes = _processes(records)
     steps = tuple(sorted((r.event for r in records if isinstance(r.event, StepClosed)), key=_closed_s))
     span = Span(records[0].mono_s, max(record.mono_s for record in records))
+    library = bool(steps) or _tells_of_itself(records)
+    restarted_s = {} if library else _restarted_s(records)
     return History(
         run=records[0].run,
         span=span,
@@ -134,10 +138,31 @@ def history_of(records: Sequence[Record]) -> History:
         stays=_stays(processes, _seat_count(started, processes), span),
         steps=steps,
         work=tuple(_work(steps)),
-        phases=_phases(records, span.end_s),
-        incident_spans=_incident_spans(records, span.end_s),
+        phases=_phases(records, span.end_s, restarted_s),
+        incident_spans=_incident_spans(records, span.end_s, restarted_s),
         incident_seats={r.event.incident: r.event.seats for r in records if isinstance(r.event, IncidentOpened)},
+        library=library,
     )
+
+
+def _tells_of_itself(records: Sequence[Record]) -> bool:
+    return any(
+        isinstance(record.event, ProcessJoined)
+        or (isinstance(record.event, Account) and set(record.event.seconds) - {Category.UNKNOWN})
+        for record in records
+    )
+
+
+def _restarted_s(records: Sequence[Record]) -> dict[int, float]:
+    """When the last process was started in each incident: without steps nothing shows a recovery but that."""
+    found: dict[int, float] = {}
+    incident: int | None = None
+    for record in records:
+        if isinstance(record.event, IncidentOpened):
+            incident = record.event.incident
+        elif isinstance(record.event, ProcessStarted) and incident is not None:
+            found[incident] = record.mono_s
+    return found
 
 
 def _closed_s(step: StepClosed) -> float:
@@ -229,7 +254,7 @@ def _taken_s(process: Process) -> float:
     return process.started_s
 
 
-def _phases(records: Sequence[Record], end_s: float) -> tuple[PhaseSpan, ...]:
+def _phases(records: Sequence[Record], end_s: float, restarted_s: Mapping[int, float]) -> tuple[PhaseSpan, ...]:
     open_phases: dict[int, PhaseBegan] = {}
     found: list[PhaseSpan] = []
 
@@ -244,22 +269,23 @@ def _phases(records: Sequence[Record], end_s: float) -> tuple[PhaseSpan, ...]:
             end(event.incident, event.at_mono_s)
             open_phases[event.incident] = event
         elif isinstance(event, IncidentClosed):
-            end(event.incident, record.mono_s)
+            end(event.incident, restarted_s.get(event.incident, record.mono_s))
     for incident in tuple(open_phases):
-        end(incident, end_s)
+        end(incident, restarted_s.get(incident, end_s))
     return tuple(sorted(found, key=lambda phase: phase.span))
 
 
-def _incident_spans(records: Sequence[Record], end_s: float) -> dict[int, Span]:
+def _incident_spans(records: Sequence[Record], end_s: float, restarted_s: Mapping[int, float]) -> dict[int, Span]:
     """From the first sign (the first phase, or the opening) to the closing or the end of the journal."""
     spans: dict[int, Span] = {}
     for record in records:
         event = record.event
         if isinstance(event, IncidentOpened):
-            spans[event.incident] = Span(record.mono_s, end_s)
+            spans[event.incident] = Span(record.mono_s, restarted_s.get(event.incident, end_s))
         elif isinstance(event, PhaseBegan) and event.incident in spans:
             begin_s = min(spans[event.incident].begin_s, event.at_mono_s)
             spans[event.incident] = spans[event.incident]._replace(begin_s=begin_s)
         elif isinstance(event, IncidentClosed) and event.incident in spans:
-            spans[event.incident] = spans[event.incident]._replace(end_s=record.mono_s)
+            closed_s = restarted_s.get(event.incident, record.mono_s)
+            spans[event.incident] = spans[event.incident]._replace(end_s=closed_s)
     return spans

@@ -12,7 +12,7 @@ from closeranks.faults import CATALOGUE
 from closeranks.observe.charts import Axis, Mark, css_class, curve, timeline
 from closeranks.observe.history import History, history_of
 from closeranks.observe.incidents import Incident
-from closeranks.observe.report import Report, mean_loss, percent_text, seconds_text
+from closeranks.observe.report import NBSP, Report, mean_loss, percent_text, phases_text, seconds_text
 from closeranks.observe.timeline import lanes
 
 _STYLE: Final = """
@@ -26,18 +26,18 @@ _STYLE: Final = """
 body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
 main{max-width:1120px;margin:0 auto;padding:28px 20px 60px}
 h1{font-size:22px;margin:0 0 2px}h2{font-size:16px;margin:0 0 12px}
-.soft{color:var(--soft)}code,pre{font:13px/1.45 ui-monospace,Menlo,Consolas,monospace}
+.soft{color:var(--soft)}.small{font-size:13px}code,pre{font:13px/1.45 ui-monospace,Menlo,Consolas,monospace}
 pre{overflow:auto;background:var(--bg);border:1px solid var(--line);border-radius:6px;padding:10px;margin:8px 0 0}
 code{overflow-wrap:anywhere}
 section{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:18px 20px;margin-top:18px}
 .badge{display:inline-block;border-radius:999px;padding:1px 10px;font-size:13px;border:1px solid currentColor;
 vertical-align:3px;margin-left:8px}
 .good{color:var(--good)}.bad{color:var(--bad)}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(112px,1fr));gap:12px;margin-top:18px}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(120px,1fr));gap:12px;margin-top:18px}
 .tile{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px}
-.tile b{display:block;font-size:22px;font-weight:600}.tile span{color:var(--soft);font-size:13px}
+.tile b{display:block;font-size:22px;font-weight:600;white-space:nowrap}.tile span{color:var(--soft);font-size:13px}
 svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:12px}
-svg .lane{fill:var(--ink)}svg .grid{stroke:var(--line);stroke-width:1}
+svg .lane{fill:var(--ink)}svg rect{shape-rendering:crispEdges}svg .grid{stroke:var(--line);stroke-width:1}
 svg .mark{stroke:var(--stalled);stroke-width:1;stroke-dasharray:3 3}
 svg polyline{fill:none;stroke:var(--start-up);stroke-width:1.6;stroke-linejoin:round;stroke-linecap:round}
 .useful{fill:var(--useful);background:var(--useful)}.repeated{fill:var(--repeated);background:var(--repeated)}
@@ -54,7 +54,7 @@ th{font-weight:500;color:var(--soft);font-size:13px}th,td{text-align:left;paddin
 border-bottom:1px solid var(--line);vertical-align:top}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 details{border-bottom:1px solid var(--line);padding:8px 0}details:last-child{border:0}summary{cursor:pointer}
 .phases{display:flex;height:14px;border-radius:4px;overflow:hidden;margin:8px 0 4px;max-width:100%}
-.phases div{min-width:2px}
+.phases div{min-width:1px}
 """
 
 # Ten for the ten parts of a recovery, in the order in which they appear.
@@ -128,7 +128,7 @@ def _goodput(report: Report) -> str:
         bars.append(f'<div class="{css_class(category)}" style="width:{share:.3f}%" title="{escape(text)}"></div>')
         legend.append(f'<span><i class="{css_class(category)}"></i>{escape(text)}</span>')
     stalled = ", ".join(f"{part} {seconds_text(part_s)} s" for part, part_s in report.stalled.items())
-    split = f'<p class="soft">Stalled, by part of the recoveries: {escape(stalled)}.</p>' if stalled else ""
+    split = f'<p class="soft small">Stalled, by part of the recoveries: {escape(stalled)}.</p>' if stalled else ""
     terms = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(meaning.strip())}</dd>"
         for name, _, meaning in (text.partition(":") for text in report.definitions.values())
@@ -197,12 +197,13 @@ def _incident_details(row: Incident, longest_s: float, shades: dict[str, str]) -
         for part, part_s in row.phases.items()
     )
     width = 100 * all_s / longest_s if longest_s else 0.0
-    phases = ", ".join(f"{part} {seconds_text(part_s)}" for part, part_s in row.phases.items())
+    phases = f"seconds: {phases_text(row.phases, NBSP)}"
     lines = [f"term {taken.term}: {taken.rung.value}, because {taken.reason}" for taken in row.rungs]
     lines += [f"{stack.process} was at {stack.summary}; all stacks: {stack.path}" for stack in row.stacks]
     fault = CATALOGUE.get(row.fault)
     if fault is not None:
-        lines += [fault.summary, fault.advice]
+        lines.append(f"diagnosis: {row.fault}, confidence {100 * row.confidence:.0f} %; {'; '.join(row.evidence)}")
+        lines.append(f"{fault.summary} {fault.advice}")
     crashes = "".join(
         f"<div>{escape(crash.process)} at {escape(crash.where)}, step {crash.step}: "
         f"<b>{escape(crash.error)}: {escape(crash.message)}</b></div><pre>{escape(crash.traceback)}</pre>"

@@ -30,14 +30,20 @@ from closeranks.events import (
     RunStarted,
     StepClosed,
 )
-from closeranks.observe.report import mean_loss, outcome_style, percent_text, seconds_text
-from closeranks.observe.text import Level, level_of, log_line, one_line
+from closeranks.observe.report import NBSP, mean_loss, outcome_style, percent_text, phases_text, seconds_text
+from closeranks.observe.text import Level, how_ended, level_of, log_line, one_line
 from closeranks.signs import Doing, Reading
 
 _LOG_LINES: Final = 8
+_LOG_LINES_MIN: Final = 3  # what the log keeps on a screen with too few rows for everything
 _CLOSED_INCIDENTS: Final = 4
 _RATE_STEPS: Final = 20
 _STALE_S: Final = 1.0  # a thread that has not moved for longer is shown with the time since
+_SHORT_S: Final = 0.001  # a phase that took less is not worth the room
+_HEAD_ROWS: Final = 5  # the first line, three empty ones, and the head of the table
+_SEATS_MIN: Final = 4
+_SUMMARY_MIN: Final = 12
+_BESIDE_SUMMARY: Final = 48  # columns that number, rung, time and outcome of a closed incident take
 _DOING: Final = {
     Doing.STARTING: "starting",
     Doing.WAITING: "waiting",
@@ -50,6 +56,10 @@ _DOING: Final = {
     Doing.LEAVING: "leaving",
 }
 
+# What a seat works at that is its step and no other: neither a rehearsal nor a recovery.
+_STEPPING: Final = (Doing.BETWEEN, Doing.FORWARD, Doing.BACKWARD, Doing.APPLYING)
+_STALLED: Final = (_DOING[Doing.RECOVERING], _DOING[Doing.WAITING])
+
 
 class _Seat(msgspec.Struct, kw_only=True):
     name: str
@@ -59,6 +69,11 @@ class _Seat(msgspec.Struct, kw_only=True):
     loss: float | None = None
     doing: str = ""
     moved_s: float = 0.0
+
+    def status_text(self, *, trouble: bool) -> str:
+        """A member that waits in a recovery does not train."""
+        stalled = trouble and self.status == "training" and self.doing in _STALLED
+        return "stalled" if stalled else self.status
 
     def doing_text(self, now_mono_s: float) -> str:
         still_s = now_mono_s - self.moved_s
@@ -125,9 +140,8 @@ class LiveView:
         """Take in what the seats show of themselves."""
         for number, reading in readings.items():
             seat = self._seat(number)
-            seat.step = reading.step
-            if reading.loss == reading.loss:
-                seat.loss = reading.loss
+            if reading.doing in _STEPPING:
+                seat.step = reading.step
             seat.doing, seat.moved_s = _DOING[reading.doing], reading.moved_ns / 1e9
 
     def _feed_process(self, record: Record) -> None:
@@ -159,10 +173,9 @@ class LiveView:
             self._places[proc] = (self._places[proc][0], at_s)
 
     def _leave_seat(self, proc: int, exited: ProcessExited) -> None:
-        how = f"code {exited.code}" if exited.signal is None else f"signal {exited.signal}"
         for seat in self._seats.values():
             if seat.proc == proc:
-                seat.status, seat.doing = f"ended, {how}", ""
+                seat.status, seat.doing = f"ended {how_ended(exited)}", ""
 
     def _feed_progress(self, record: Record) -> None:
         match record.event:
@@ -223,12 +236,24 @@ class LiveView:
 
     def render(self, now_mono_s: float) -> ConsoleRenderable:
         """The view at this instant of the node's monotonic clock."""
-        parts: list[ConsoleRenderable] = [self._head(now_mono_s), Text(), self._seat_table(now_mono_s)]
-        parts += [self._open_panel(trouble, now_mono_s) for trouble in self._open.values()]
+        incidents: list[ConsoleRenderable] = [self._open_panel(trouble, now_mono_s) for trouble in self._open.values()]
+        if self._closed:
+            incidents.append(self._closed_table())
+        free_rows = self.console.height - _HEAD_ROWS - self._rows(incidents)
+        seats = self._seat_table(now_mono_s, free_rows - _LOG_LINES_MIN)
+        log_rows = max(_LOG_LINES_MIN, min(_LOG_LINES, free_rows - seats.row_count))
+        lines = [*self._lines][-log_rows:]
+        return Group(self._head(now_mono_s), Text(), seats, *incidents, Text(), *lines)
+
+    def farewell(self) -> ConsoleRenderable:
+        """What stays on the screen of a run that has ended: the numbers, and its last incidents."""
+        parts: list[ConsoleRenderable] = [self._head(self._ended_s)]
         if self._closed:
             parts.append(self._closed_table())
-        parts += [Text(), *self._lines]
         return Group(*parts)
+
+    def _rows(self, parts: list[ConsoleRenderable]) -> int:
+        return sum(len(self.console.render_lines(part, pad=False)) for part in parts)
 
     def _head(self, now_mono_s: float) -> Text:
         elapsed_s = 0.0 if self._began_s is None else max(0.0, now_mono_s - self._began_s)
@@ -251,18 +276,32 @@ class LiveView:
         span_s = self._steps[-1].closed_mono_s - self._steps[0].closed_mono_s
         return f"{(len(self._steps) - 1) / span_s:.2f}" if span_s > 0 else "-"
 
-    def _seat_table(self, now_mono_s: float) -> Table:
+    def _seat_table(self, now_mono_s: float, rows: int) -> Table:
+        """As many seats as there is room for: those that do not train are shown before those that do."""
         table = Table(box=None, pad_edge=False, header_style="dim")
         for name, width in (("seat", 8), ("status", 18), ("doing", 22)):
             table.add_column(name, min_width=width)
         for name in ("step", "loss"):
             table.add_column(name, justify="right", min_width=8)
-        for seat in self._seats.values():
+        trouble = bool(self._open)
+        room = max(_SEATS_MIN, rows - max(self._spare_target, len(self._spares)))
+        shown = [*self._seats]
+        if len(shown) > room:
+            busy = sorted(shown, key=lambda number: self._seats[number].status_text(trouble=trouble) == "training")
+            shown = sorted(busy[: room - 1])
+        for number in shown:
+            seat = self._seats[number]
             loss = "-" if seat.loss is None else f"{seat.loss:.4f}"
             step = "-" if seat.step is None else f"{seat.step:,}"
             table.add_row(
-                Text(seat.name, style="bold"), _status(seat.status), Text(seat.doing_text(now_mono_s)), step, loss
+                Text(seat.name, style="bold"),
+                _status(seat.status_text(trouble=trouble)),
+                Text(seat.doing_text(now_mono_s)),
+                step,
+                loss,
             )
+        if len(shown) < len(self._seats):
+            table.add_row("...", Text(f"and {len(self._seats) - len(shown)} more seats", style="dim"), "", "", "")
         for proc, status in self._spares.items():
             table.add_row(Text(f"p{proc}", style="bold"), _status(f"spare, {status}"), "", "", "")
         for _ in range(self._spare_target - len(self._spares)):
@@ -270,32 +309,36 @@ class LiveView:
         return table
 
     def _open_panel(self, trouble: _Trouble, now_mono_s: float) -> Panel:
-        phases = Text()
-        for phase, phase_s in trouble.phases.items():
-            phases.append(f"{phase} ", "dim")
-            phases.append(f"{seconds_text(phase_s)}  ")
+        phases = Text(phases_text({p: s for p, s in trouble.phases.items() if s >= _SHORT_S}, NBSP), style="dim")
         if trouble.phase:
-            phases.append(f"{trouble.phase} {max(0.0, now_mono_s - trouble.phase_since_s):.2f}", "bold yellow")
+            phases.append("  " if phases else "")
+            phases.append(f"{trouble.phase}{NBSP}{max(0.0, now_mono_s - trouble.phase_since_s):.2f}", "bold yellow")
         body = Group(Text(one_line(trouble.summary)), Text(f"{trouble.fault}  {trouble.rung}", style="dim"), phases)
         title = f"incident {trouble.incident}, {max(0.0, now_mono_s - trouble.since_s):.2f} s"
         return Panel(body, title=title, title_align="left", border_style="red")
 
     def _closed_table(self) -> Table:
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for name in ("incident", "what", "fault", "rung"):
-            table.add_column(name, no_wrap=True, overflow="ellipsis")
-        table.add_column("first new step", justify="right")
+        for name in ("#", "incident", "rung"):
+            table.add_column(name, no_wrap=True)
+        table.add_column("new step", justify="right")
         table.add_column("outcome")
+        room = max(_SUMMARY_MIN, self.console.width - _BESIDE_SUMMARY)
         for trouble in self._closed:
             table.add_row(
                 str(trouble.incident),
-                Text(one_line(trouble.summary)),
-                Text(trouble.fault),
+                _shortened(one_line(trouble.summary), room),
                 Text(trouble.rung),
-                f"{seconds_text(trouble.first_step_s)} s",
+                "-" if trouble.first_step_s is None else f"{seconds_text(trouble.first_step_s)} s",
                 Text(trouble.outcome, style=outcome_style(trouble.outcome)),
             )
         return table
+
+
+def _shortened(text: str, room: int) -> Text:
+    short = Text(text)
+    short.truncate(room, overflow="ellipsis")
+    return short
 
 
 def _log_text(line: str, style: str) -> Text:
@@ -312,11 +355,13 @@ def _status(status: str) -> Text:
 class LiveDisplay:
     """Draws a view on its console; where that is no terminal, writes a line for each record instead.
 
-    It starts no thread: whoever feeds it calls ``tick`` about ten times a second.
+    It starts no thread: whoever feeds it calls ``tick`` about ten times a second. When it is closed, the view makes
+    room for what comes after it; of a run that has ended, its farewell ``stays``.
     """
 
-    def __init__(self, view: LiveView) -> None:
+    def __init__(self, view: LiveView, *, stays: bool = True) -> None:
         self.view = view
+        self._stays = stays
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -329,6 +374,8 @@ class LiveDisplay:
         if self._live is not None:
             self._live.stop()
             self._live = None
+            if self._stays and self.view.ended:
+                self.view.console.print(self.view.farewell())
 
     def feed(self, record: Record) -> None:
         """Show one record."""

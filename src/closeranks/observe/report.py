@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -17,9 +18,11 @@ from closeranks.observe.goodput import DURABLE_DEFINITION, ETTR_DEFINITION, GOOD
 from closeranks.observe.history import History, history_of
 from closeranks.observe.incidents import Incident, incidents
 from closeranks.observe.stalls import STALL_PARTS
+from closeranks.observe.text import counted, one_line
 
 SCHEMA_VERSION: Final = 1
 UNFINISHED: Final = "unfinished"
+NBSP: Final = "\N{NO-BREAK SPACE}"
 
 COLOURS: Final = {
     Category.USEFUL: "green",
@@ -157,6 +160,8 @@ def seconds_text(seconds: float | None) -> str:
     """Seconds with as many digits as a reader wants; a dash where there are none."""
     if seconds is None:
         return "-"
+    if 0 < seconds < 0.0005:  # noqa: PLR2004 - would be shown as nothing
+        return "<0.001"
     for limit_s, digits in ((0.1, 3), (10.0, 2), (1000.0, 1)):
         if seconds < limit_s:
             return f"{seconds:.{digits}f}"
@@ -179,16 +184,25 @@ def _print_head(console: Console, report: Report) -> None:
     )
     if report.exit_code is not None:
         head.append(f" (exit code {report.exit_code})", "dim")
+    head.append(f": {one_line(report.reason)}")
     console.print(head)
-    console.print(Text(f"{report.reason}", style="dim"))
+    console.print(Text(one_line(" ".join(report.command)), style="dim"))
+    console.print(Text(f"{_sizes_text(report)}\n{_lost_text(report)}, incidents: {len(report.incidents)}"))
+
+
+def _sizes_text(report: Report) -> str:
+    sizes = f"{counted(report.seats, 'seat')}, {counted(report.spares, 'spare')}, {seconds_text(report.wall_s)} s"
+    if report.goodput is None:
+        return sizes
     loss = "" if report.last_loss is None else f", last loss {report.last_loss:.4f}"
-    console.print(
-        Text(
-            f"{report.seats} seats, {report.spares} spares; {report.steps:,} steps closed in "
-            f"{seconds_text(report.wall_s)} s (median step {seconds_text(report.step_median_s)} s{loss}); "
-            f"steps lost: {report.steps_lost}, repeated: {report.steps_repeated}"
-        )
-    )
+    step = "" if report.step_median_s is None else f", median step {seconds_text(report.step_median_s)} s"
+    return f"{sizes}, {counted(report.steps, 'step')} closed{step}{loss}"
+
+
+def _lost_text(report: Report) -> str:
+    if report.goodput is None:
+        return "steps are not seen: the script does not use the library, and begins anew after a failure"
+    return f"steps lost: {report.steps_lost}, steps repeated: {report.steps_repeated}"
 
 
 def _print_goodput(console: Console, report: Report) -> None:
@@ -205,14 +219,24 @@ def _print_goodput(console: Console, report: Report) -> None:
     _share_row(table, "all seats and spares", report.place_s, report.place_s, "bold")
     console.print()
     console.print(table)
-    console.print()
+    ratios = Table(box=None, pad_edge=False, show_header=False)
+    ratios.add_column(style="bold", no_wrap=True)
+    ratios.add_column(style="bold green", no_wrap=True, justify="right")
+    ratios.add_column(style="dim", max_width=90)
     for ratio, definition in (
         (report.goodput, report.definitions["goodput"]),
         (report.durable_goodput, report.definitions["durable_goodput"]),
         (report.ettr, report.definitions["ettr"]),
     ):
         name, _, meaning = definition.partition(":")
-        console.print(Text.assemble((f"{name}: ", "bold"), (percent_text(ratio), "bold green"), (f" {meaning}", "dim")))
+        ratios.add_row(name.partition(" (")[0], percent_text(ratio), _sentence(meaning))
+    console.print()
+    console.print(ratios)
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text[:1].upper() + text[1:]
 
 
 def _share_row(table: Table, name: str, seconds: float, all_s: float, style: str) -> None:
@@ -229,7 +253,7 @@ def _print_incidents(console: Console, report: Report) -> None:
     for name in ("#", "at", "seats", "fault", "rung"):
         table.add_column(name)
     for name in ("first new step", "normal speed", "steps lost"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", max_width=8)
     table.add_column("outcome")
     for row in report.incidents:
         table.add_row(
@@ -240,7 +264,7 @@ def _print_incidents(console: Console, report: Report) -> None:
             Text(", ".join(taken.rung.value for taken in row.rungs) or "-"),
             seconds_text(row.first_step_s),
             seconds_text(row.normal_s),
-            "-" if row.steps_lost is None else str(row.steps_lost),
+            "-" if row.steps_lost is None or report.goodput is None else str(row.steps_lost),
             Text(row.outcome, style=outcome_style(row.outcome)),
         )
     console.print(table)
@@ -249,21 +273,31 @@ def _print_incidents(console: Console, report: Report) -> None:
 
 
 def _print_incident(console: Console, row: Incident) -> None:
-    phases = "  ".join(f"{part} {seconds_text(part_s)}" for part, part_s in row.phases.items())
+    phases = phases_text(row.phases, NBSP if console.is_terminal else " ")
     console.print()
     console.print(Text.assemble((f"incident {row.incident}: ", "bold"), row.summary))
-    console.print(Text(f"  phases: {phases or '-'}", style="dim"))
+    _indented(console, f"phases, s: {phases or '-'}", "dim")
     for taken in row.rungs:
-        console.print(Text(f"  term {taken.term}: {taken.rung.value}, because {taken.reason}", style="dim"))
+        _indented(console, f"term {taken.term}: {taken.rung.value}, because {taken.reason}", "dim")
     for crash in row.crashes:
-        console.print(Text(f"  {crash.process} at {crash.where}, step {crash.step}: {crash.error}: {crash.message}"))
+        _indented(console, f"{crash.process} at {crash.where}, step {crash.step}: {crash.error}: {crash.message}")
     for stack in row.stacks:
-        console.print(Text(f"  {stack.process} was at {stack.summary}; all stacks: {stack.path}", style="dim"))
+        _indented(console, f"{stack.process} was at {stack.summary}; all stacks: {stack.path}", "dim")
     fault = CATALOGUE.get(row.fault)
     if row.outcome != "recovered" and fault is not None:
-        console.print(Text(f"  advice: {fault.advice}"))
+        _indented(console, f"advice: {fault.advice}")
         for crash in row.crashes:
-            console.print(Text(crash.traceback, style="dim"))
+            _indented(console, crash.traceback, "dim")
+
+
+def phases_text(phases: Mapping[str, float], space: str) -> str:
+    """Each phase with its seconds, kept together by ``space``; those that took no time are left out."""
+    texts = (f"{part} {seconds_text(part_s)}" for part, part_s in phases.items() if part_s > 0)
+    return "  ".join(text.replace(" ", space) for text in texts)
+
+
+def _indented(console: Console, text: str, style: str = "") -> None:
+    console.print(Padding(Text(text, style=style), (0, 0, 0, 2)))
 
 
 def _print_timers(console: Console, report: Report) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -11,6 +12,7 @@ from closeranks.observe.history import History, PhaseSpan, Span, Stay
 
 LOST_ATTEMPT: Final = "lost attempt"  # the part of the attempt before anybody saw that it was lost
 UNATTRIBUTED: Final = "unattributed"  # stalled, but no incident says why
+SEEN_WITHIN_S: Final = 0.25  # from the end of a process to the first sign of it, on a busy node
 STALL_PARTS: Final = (LOST_ATTEMPT, *(phase.value for phase in Phase), UNATTRIBUTED)
 
 
@@ -45,10 +47,21 @@ def lost_span(history: History, stay: Stay) -> Span:
     return Span(max(stay.span.begin_s, last_closed_s), end_s)
 
 
+def lost_before(history: History, incident: Span) -> float:
+    """Seconds from the begin of the oldest attempt that an incident took to the first sign of it; 0 if none."""
+    spans: list[Span] = []
+    for stay in itertools.chain.from_iterable(history.stays):
+        lost = lost_span(history, stay)
+        spans += survived_spans(history, stay)
+        spans.append(lost._replace(end_s=lost.end_s + SEEN_WITHIN_S) if lost.length_s > 0 else lost)
+    begins = [span.begin_s for span in spans if span.begin_s < incident.begin_s <= span.end_s]
+    return incident.begin_s - min(begins, default=incident.begin_s)
+
+
 def survived_spans(history: History, stay: Stay) -> list[Span]:
     """Disjoint spans of a stay, in order: stalls that its process saw the end of, and the start of a replacement."""
     spans = [Span(stall.since_mono_s, stall.until_mono_s) for stall in stay.process.stalls]
-    if stay.number > 0:
+    if stay.number > 0 and history.library:
         spans.append(Span(stay.span.begin_s, _first_attempt_s(history, stay)))
     return union(span.cut(stay.span) for span in spans)
 
@@ -89,7 +102,7 @@ def split_by_phase(spans: Iterable[Span], phases: Sequence[PhaseSpan], incidents
             parts[phase] += seconds
         for free in _rest(span, covered):
             # Before an incident began, it is the attempt that the incident took.
-            lost = any(free.begin_s < begin_s <= span.end_s for begin_s in begins)
+            lost = any(free.begin_s < begin_s <= span.end_s + SEEN_WITHIN_S for begin_s in begins)
             parts[LOST_ATTEMPT if lost else UNATTRIBUTED] += free.length_s
     return {part: seconds for part, seconds in parts.items() if seconds > 0}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from enum import IntEnum
 
@@ -70,6 +71,24 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)
 
 
+def counted(number: int, thing: str) -> str:
+    """``1 seat``, ``2 seats``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL``; the number of one that has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def how_ended(exited: ProcessExited) -> str:
+    """``with code 1`` or ``by SIGKILL``."""
+    return f"with code {exited.code}" if exited.signal is None else f"by {signal_name(exited.signal)}"
+
+
 def describe(event: AnyEvent) -> str:
     """What happened, in words."""
     return _describe_life(event) or _describe_trouble(event) or _describe_recovery(event) or type(event).__name__
@@ -78,11 +97,12 @@ def describe(event: AnyEvent) -> str:
 def _describe_life(event: AnyEvent) -> str:
     match event:
         case RunStarted():
-            return f"run started: {' '.join(event.command)}, {event.seats} seats, {event.spares} spares"
+            sizes = f"{counted(event.seats, 'seat')}, {counted(event.spares, 'spare')}"
+            return f"run started: {' '.join(event.command)}, {sizes}"
         case PreflightDone():
             return f"preflight: {'; '.join(event.findings) or 'all agree'}"
         case SignalReceived():
-            return f"signal {event.signal}: {event.meaning}"
+            return f"{signal_name(event.signal)}: {event.meaning}"
         case RunEnded():
             return f"run {event.outcome} with exit code {event.exit_code}: {event.reason}"
         case ProcessStarted():
@@ -95,8 +115,7 @@ def _describe_life(event: AnyEvent) -> str:
         case ProcessSeated():
             return f"p{event.proc} is s{event.seat}.{event.incarnation}"
         case ProcessExited():
-            how = f"code {event.code}" if event.signal is None else f"signal {event.signal}"
-            return f"p{event.proc} ended with {how}{', as asked' if event.asked else ''}"
+            return f"p{event.proc} ended {how_ended(event)}{', as asked' if event.asked else ''}"
         case Account():
             spent = ", ".join(f"{category} {seconds:.1f} s" for category, seconds in event.seconds.items())
             return f"p{event.proc} spent {spent}"
@@ -114,10 +133,9 @@ def _describe_trouble(event: AnyEvent) -> str:
             step = f", step {event.step}" if event.step >= 0 else ""
             return f"p{event.proc} failed at {event.where}{step}: {event.error}: {event.message}"
         case ErrorSeen():
-            who = "" if event.proc is None else f"p{event.proc} "
-            where = "" if event.seat is None else f"in seat {event.seat} "
+            who = "" if event.proc is None else f"p{event.proc}: "
             silent = "" if event.silent_s is None else f" (silent {event.silent_s:.2f} s)"
-            return f"{event.detector}: {who}{where}{event.detail}{silent}"
+            return f"{event.detector}: {who}{event.detail}{silent}"
         case DeadlineChanged():
             return f"deadline of {event.phase} is now {event.allowed_s:.2f} s: {event.reason}"
         case StackCaptured():

@@ -76,8 +76,8 @@ def stay_segments(history: History, stay: Stay) -> list[Segment]:
 
 
 def _unworked(history: History, stay: Stay) -> Category:
-    if not history.steps and not any(process.account for process in history.processes.values()):
-        return Category.UNKNOWN  # a script without the library
+    if not history.library:
+        return Category.UNKNOWN
     return Category.STALLED if stay.number > 0 else Category.START_UP
 
 

@@ -256,9 +256,10 @@ class Loop:
         if count:
             with job.rehearsing():
                 for _ in range(count):
-                    step = Step(self, 0, rehearsal=True)
-                    yield step
+                    began_ns = time.monotonic_ns()
+                    yield Step(self, 0, rehearsal=True)
                     self._stop_if_setup_failed()
+                    self.world.vitals.words[Field.REHEARSED_NS] = time.monotonic_ns() - began_ns
         job.end_setup(rehearsed=count > 0)
         if job.newcomer:
             self._be_seated()
