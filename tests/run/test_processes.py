@@ -21,6 +21,7 @@ from closeranks.run.descendants import read_stat
 from closeranks.run.linux import become_subreaper
 from closeranks.run.options import Target
 from closeranks.run.processes import Ended, Started, Starter, reap
+from closeranks.signs import Doing
 from real_run import eventually, gone
 
 pytestmark = pytest.mark.process
@@ -225,12 +226,14 @@ from closeranks.vitals import Vitals
 page = Vitals(int(os.environ["CLOSERANKS_VITALS_FD"]))
 page.begin(Category.START_UP)
 page.words[5] = 41
+page.words[3] = DOING
 raise RuntimeError("in a step")
 """
-    failed = run_worker(script).said[1]
-    assert isinstance(failed, messages.Failed)
-    assert failed.step == 41
-    assert vitals.Field.STEP == 5
+    assert (vitals.Field.DOING, vitals.Field.STEP) == (3, 5)
+    for doing, step in ((Doing.FORWARD, 41), (Doing.STARTING, -1)):  # what starts is in no step yet
+        failed = run_worker(script.replace("DOING", str(int(doing)))).said[1]
+        assert isinstance(failed, messages.Failed)
+        assert failed.step == step
 
 
 def test_a_worker_ends_with_its_supervisor(zygote, tmp_path):
