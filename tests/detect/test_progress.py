@@ -17,6 +17,7 @@ from closeranks.detect.progress import (
     Watch,
     allowed,
     autopsy,
+    awaits_witnesses,
     confirm,
     observe,
 )
@@ -356,3 +357,10 @@ def test_without_a_majority_nobody_is_named_but_the_mismatch_is():
 )
 def test_an_abort_that_no_collective_explains_is_left_to_other_detectors(readings):
     assert autopsy(readings, 1) == Agreement()
+
+
+def test_an_abort_is_explained_once_the_others_have_come_to_the_same_collective():
+    assert awaits_witnesses({1: aborted(), 2: aborted(size_bytes=128), 3: aborted(entered=6)}, 1)
+    assert not awaits_witnesses({1: aborted(), 2: aborted(size_bytes=128), 3: aborted(returned=7)}, 1)
+    assert not awaits_witnesses({1: aborted(returned=7), 3: aborted(entered=6)}, 1)
+    assert not awaits_witnesses({1: aborted(), 3: aborted(entered=6, term=2)}, 1)

@@ -164,6 +164,14 @@ def confirm(watch: Watch, proc: int, *, answered: bool, busy: bool) -> tuple[Wat
     return _with(watch, proc, replace(track, doubt=_Doubt.SETTLED)), Verdict.BLOCKED, ()
 
 
+def awaits_witnesses(readings: Mapping[int, Reading], dead: int) -> bool:
+    """Whether members have yet to come to the collective in which this process aborted, and can tell more then."""
+    last = readings.get(dead)
+    if last is None or not _in_collective(last):
+        return False
+    return any(r.term == last.term and r.entered < last.entered for r in readings.values())
+
+
 def autopsy(readings: Mapping[int, Reading], dead: int) -> Agreement | Mismatch:
     """Whether the process aborted in a collective that others called differently.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +19,8 @@ from closeranks.run.worker import Worker
 from closeranks.signs import Reading
 
 ANSWER_S = 0.3
+_WITNESSES_S = 0.2  # until the others come to the collective in which a process aborted; a step of delay for the proof
+_WITNESS_LOOK_S = 0.005
 _BUSY_TICKS = 3  # 10 ms each; a control thread that answers needs less
 _BUSY_BYTES = 4096
 
@@ -64,9 +66,16 @@ class Doubts:
         self._watch, findings = progress.observe(self._watch, readings, time.monotonic_ns())
         self._follow(findings)
 
-    def autopsy(self, dead: int, readings: Mapping[int, Reading]) -> None:
-        """A process aborted: ``readings`` of it and the other members may show whose collective was a different one."""
-        found = progress.autopsy(readings, dead)
+    async def explain(self, dead: int, look: Callable[[], Mapping[int, Reading]]) -> None:
+        """A process aborted: tell the controller if its last collective was not that of the others.
+
+        ``look`` gives the readings of the members by process, the last ones of the dead process included.
+        """
+        for _ in range(round(_WITNESSES_S / _WITNESS_LOOK_S)):
+            if not progress.awaits_witnesses(look(), dead):
+                break
+            await asyncio.sleep(_WITNESS_LOOK_S)  # no event tells when others enter a collective
+        found = progress.autopsy(look(), dead)
         if isinstance(found, Mismatch):
             self._context.feed(GroupStuck(detail=found.detail, suspects=found.suspects))
 

@@ -6,18 +6,22 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from closeranks.decide.protocol import Isolate, ProcEnded
 from closeranks.events import Account, ProcessExited
 from closeranks.run.context import Context
 from closeranks.run.orphans import Orphans
-from closeranks.run.processes import reap
+from closeranks.run.processes import Ended, reap
 from closeranks.run.stacks import capture
 from closeranks.run.worker import Worker
 
 UNKILLABLE_S = 5.0  # in uninterruptible sleep SIGKILL waits for the device, perhaps for ever
 _LAST_WORDS_S = 3.0  # from the report of an exception to the exit: cleaning up must not delay the recovery
+
+
+async def _unexplained(_: Worker) -> None:
+    """Nobody looks for causes."""
 
 
 class Exits:
@@ -29,6 +33,7 @@ class Exits:
         self._isolating: set[int] = set()
         self._bereaved: list[int] = []  # pids of dead workers whose children are still to be looked for
         self.before_release: Callable[[Worker], None] = lambda _: None  # a last look at the pages of a dead worker
+        self.explain: Callable[[Worker], Awaitable[None]] = _unexplained
 
     def watch(self, worker: Worker) -> None:
         """Be told by the kernel when the worker ends."""
@@ -102,8 +107,19 @@ class Exits:
         worker.gone.set()
         self._bereaved.append(worker.started.pid)
         if not worker.fenced:
-            self._context.feed(self._fact(worker))
+            self._report(worker, ended)
         worker.release()
+
+    def _report(self, worker: Worker, ended: Ended) -> None:
+        if ended.signal == signal.SIGABRT and not worker.asked:
+            self._context.spawn(self._report_explained(worker))
+        else:
+            self._context.feed(self._fact(worker))
+
+    async def _report_explained(self, worker: Worker) -> None:
+        """Who aborts may be the victim of another: then the controller hears of that one first."""
+        await self.explain(worker)
+        self._context.feed(self._fact(worker))
 
     def sweep(self) -> None:
         """End what dead workers left behind; called now and then, for the recovery itself is more urgent.

@@ -163,7 +163,7 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     exits = Exits(context, orphans)
     births = Births(context, Ears(context, exits, _probe(context)), exits)
     watch = Watch(context, exits, orphans, Doubts(context, bounds_of(context.options)))
-    exits.before_release = watch.part
+    exits.before_release, exits.explain = watch.part, watch.explain
     context.carry_out = Carry(context, births, exits, watch).out
     _write_start(context, file)
     asyncio.get_running_loop().set_exception_handler(lambda _loop, what: _defect(context, what))

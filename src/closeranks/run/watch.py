@@ -33,6 +33,7 @@ class Watch:
         self._doubts = doubts
         self._tally = Tally(context.options.seats)
         self._last_words: dict[int, tuple[int, float]] = {}  # by seat: open step and loss of its last dead occupant
+        self._aborted: dict[int, Reading] = {}  # last readings, by process
         self._quiet_since_s = time.monotonic()
 
     # --- called by others ---------------------------------------------------------------------------------------
@@ -72,7 +73,13 @@ class Watch:
         if math.isfinite(reading.loss):
             self._last_words[seat] = (reading.step, reading.loss)
         if worker.ended is not None and worker.ended.signal == signal.SIGABRT and not worker.asked:
-            self._doubts.autopsy(worker.proc, {member.proc: page for _, member, page in self._readings()})
+            self._aborted[worker.proc] = reading
+
+    async def explain(self, worker: Worker) -> None:
+        """Look for what made a worker end, before the controller is told of the end."""
+        last = self._aborted.pop(worker.proc, None)
+        if last is not None:
+            await self._doubts.explain(worker.proc, lambda: {**self._by_process(), worker.proc: last})
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -115,6 +122,9 @@ class Watch:
         """Its seat under the newest term; None for a spare and for an old incarnation, whose marks count no more."""
         seated = worker.seat is not None and self._context.members.get(worker.seat) == worker.proc
         return worker.seat if seated and not worker.fenced else None
+
+    def _by_process(self) -> dict[int, Reading]:
+        return {worker.proc: reading for _, worker, reading in self._readings()}
 
     def _readings(self) -> list[tuple[int, Worker, Reading]]:
         return [(seat, worker, worker.page.read()) for seat, worker in self._members().items() if worker.page.begun]
