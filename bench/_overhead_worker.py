@@ -19,6 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 from gpt import GPT, Corpus, loss_of
 
+import closeranks as cr
+
 CONTEXT = 32
 BLOCK_STEPS = 10  # short enough that drift of the machine hits both sides of a toggle alike
 SKIPPED = 2 * BLOCK_STEPS  # warm-up
@@ -38,26 +40,55 @@ def update(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor) ->
     optimizer.zero_grad()
 
 
+class Supervision:
+    """Takes everything that the library does in a step out of a job, and puts it back.
+
+    What stays on both sides is torch's own way into a Python process group; the ratio against plain DDP has it too.
+    """
+
+    def __init__(self) -> None:
+        from closeranks.train.group import OuterGroup
+        from closeranks.train.steps import Loop
+
+        def run(group: Any, _operation: str, _result: Any, call: Any) -> Any:
+            return call(group.inner.cpu)
+
+        def opened(loop: Any, step: Any) -> None:
+            step.batch = loop.job.batches.fetch(step.number, loop.world.seat, loop.world.size)
+
+        def left(loop: Any, step: Any, _error: BaseException | None) -> bool:
+            loop.closed = step.number
+            return False
+
+        self._parts = {
+            (OuterGroup, "_run"): (vars(OuterGroup)["_run"], run),
+            (Loop, "open"): (Loop.open, opened),
+            (Loop, "leave"): (Loop.leave, left),
+        }
+
+    def switch(self, *, on: bool) -> None:
+        """Supervise the next step, or do not."""
+        for (owner, name), (supervised, bare) in self._parts.items():
+            setattr(owner, name, supervised if on else bare)
+
+
 def under_closeranks(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Steps with the library; ``toggled``: with supervision on in every second block only."""
-    import closeranks as cr
-
     job = cr.join()
     model, optimizer = build(options.width, options.layers)
     batches = cr.Batches(Corpus(CONTEXT), global_batch=options.batch, seed=0)
     job.protect(model=model, optimizer=optimizer, batches=batches)
     times: list[dict[str, Any]] = []
+    supervision = Supervision()
     before_s, block = time.perf_counter(), -1
     for step in job.steps(until=options.steps):
-        if options.side == "toggled":
-            job.supervised = step.number // BLOCK_STEPS % 2 == 1
+        supervision.switch(on=options.side != "toggled" or step.number // BLOCK_STEPS % 2 == 1)
         with step:
             update(model, optimizer, step.batch)
         now_s, block = time.perf_counter(), step.number // BLOCK_STEPS
         times.append({"step": step.number, "block": block, "on": block % 2 == 1, "s": now_s - before_s})
         before_s = now_s
-    if options.side == "toggled":
-        job.supervised = True
+    supervision.switch(on=True)
     return times if job.rank == 0 else []
 
 

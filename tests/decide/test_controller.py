@@ -234,7 +234,7 @@ def test_a_crash_after_join_and_before_the_first_step_restarts_once_and_then_sto
         "end: failed, code 3",
     ]
     assert "before the first step" in world.ended.reason
-    assert "mend what the output above shows" in world.ended.reason
+    assert "seldom goes away by itself" in world.ended.reason
     assert world.events(Diagnosed)[0].fault == "start-up crash"
 
 
@@ -299,7 +299,7 @@ def test_one_that_left_early_is_replaced_and_stops_the_run_when_it_leaves_again(
     assert [e.rung for e in world.events(Decided)] == [Rung.FORK, Rung.STOP]
     assert world.events(Diagnosed)[0].fault == "left early"
     assert (world.ended.outcome, world.ended.exit_code) == ("failed", 1)
-    assert "left early in step 9 came again" in world.ended.reason
+    assert "left early after step 9 came again" in world.ended.reason
 
 
 def test_all_that_left_the_loop_at_the_same_step_completed():
@@ -588,6 +588,8 @@ def test_mismatched_collectives_that_come_again_stop_the_run():
     world.run()
     assert [e.rung for e in world.events(Decided)] == [Rung.REGROUP, Rung.STOP]
     assert world.events(Diagnosed)[0].culprits == (1,)
+    assert "seats [1] do what the others do not: collective 7 differs" in world.ended.reason
+    assert "mismatched collective after step 9 came again" in world.ended.reason
 
 
 def test_a_mismatch_that_does_not_come_again_costs_an_attempt():

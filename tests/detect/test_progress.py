@@ -7,8 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from closeranks.detect.progress import Bounds, Standstill, Suspect, Verdict, Watch, allowed, confirm, observe
+from closeranks.detect.progress import (
+    Agreement,
+    Bounds,
+    Mismatch,
+    Standstill,
+    Suspect,
+    Verdict,
+    Watch,
+    allowed,
+    autopsy,
+    confirm,
+    observe,
+)
 from closeranks.events import DeadlineChanged
+from closeranks.operations import CODES
 from closeranks.signs import Doing, Reading
 
 POLL_NS = 50_000_000
@@ -306,3 +319,40 @@ def test_before_anything_is_learned_the_rehearsal_bounds_a_step(rehearsed_s, exp
     reading = trainee.reading()._replace(rehearsed_ns=int(rehearsed_s * 1e9))
     watch, _ = observe(Watch(), {1: reading}, 0)
     assert allowed(watch, 1) == pytest.approx(expected_s)
+
+
+def aborted(*, entered=7, returned=6, size_bytes=64, operation="allreduce", term=1):
+    reading = page(moved_s=1, entered=entered, returned=returned, term=term)
+    return reading._replace(operation=CODES[operation], operation_bytes=size_bytes)
+
+
+def test_who_aborted_in_a_collective_is_the_victim_of_the_seat_that_called_another_one():
+    found = autopsy({1: aborted(), 2: aborted(size_bytes=128, returned=7), 3: aborted(returned=7)}, 1)
+    called = "p1: allreduce of 64 bytes, p2: allreduce of 128 bytes, p3: allreduce of 64 bytes"
+    assert found == Mismatch(detail=f"collective 7 differs ({called})", suspects=(2,))
+
+
+def test_who_aborted_may_be_the_odd_one_itself():
+    found = autopsy({1: aborted(operation="broadcast"), 2: aborted(), 3: aborted()}, 1)
+    assert found.suspects == (1,)
+
+
+def test_without_a_majority_nobody_is_named_but_the_mismatch_is():
+    found = autopsy({1: aborted(), 2: aborted(size_bytes=128)}, 1)
+    assert found.suspects == ()
+    assert "differs" in found.detail
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        {1: aborted(), 2: aborted(), 3: aborted()},
+        {1: aborted(returned=7), 2: aborted(size_bytes=128)},  # it was in no collective
+        {1: aborted(), 2: aborted(entered=8, size_bytes=128)},  # the other went on
+        {1: aborted(), 2: aborted(term=2, size_bytes=128)},
+        {1: aborted(operation="send"), 2: aborted(operation="recv")},  # a pipeline
+        {2: aborted()},
+    ],
+)
+def test_an_abort_that_no_collective_explains_is_left_to_other_detectors(readings):
+    assert autopsy(readings, 1) == Agreement()

@@ -39,6 +39,11 @@ def test_every_kind_of_event_is_described_in_words():
         assert describe(event) != kind.__name__
 
 
+def test_a_start_from_nothing_does_not_speak_of_a_step_before_the_first():
+    plan = RestorePlanned(term=1, step=-1, donor=None, receivers=(), outvoted=(), reason="the group is new")
+    assert describe(plan) == "beginning with step 0: the group is new"
+
+
 def test_a_line_has_time_term_and_words():
     record = eventful_run().end().records[-1]
     _, term, words = log_line(record).split(" ", 2)

@@ -5,90 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from closeranks.decide.protocol import Decision, Fact, Isolate, ProcEnded
-from closeranks.journal import Journal
+from closeranks.decide.protocol import Fact, Isolate
 from closeranks.run import exits as exits_module
-from closeranks.run.birth import Place, open_channels
-from closeranks.run.context import Context
-from closeranks.run.ears import Ears
-from closeranks.run.exits import Exits
-from closeranks.run.links import Link
-from closeranks.run.options import RunOptions
-from closeranks.run.orphans import Orphans
-from closeranks.run.processes import Started, Starter
-from closeranks.run.screen import Nothing, Screen
-from closeranks.run.worker import Worker
-from closeranks.vitals import Vitals
-
-
-class Listener:
-    """In the controller's place: keeps the facts."""
-
-    def __init__(self) -> None:
-        self.facts: list[Fact] = []
-
-    def step(self, fact: Fact, now_s: float) -> tuple[Decision, ...]:
-        assert now_s > 0
-        self.facts.append(fact)
-        return ()
-
-
-class Stand:
-    """A supervisor's exits with one worker: a process that sleeps."""
-
-    def __init__(self, folder: Path) -> None:
-        (folder / "stacks").mkdir()
-        self.listener = Listener()
-        self.screen = Screen(Nothing())
-        self.context = Context(
-            run="r",
-            folder=folder,
-            options=RunOptions(target="x"),
-            environment={},
-            journal=Journal.create(folder / "journal.jsonl", "r", "n"),
-            controller=self.listener,
-            starter=Starter(None),
-            screen=self.screen,
-        )
-        self.exits = Exits(self.context, Orphans())
-        ears = Ears(self.context, self.exits)
-        self.child = subprocess.Popen(["sleep", "1000"])
-        channels, theirs = open_channels("test")
-        for fd in theirs:
-            os.close(fd)
-        self.worker = Worker(
-            place=Place(1, 0, 1, 1, 1, 0),
-            started=Started(self.child.pid, os.pidfd_open(self.child.pid), "spawn"),
-            channels=channels,
-            page=Vitals(channels.vitals),
-            link=Link(channels.control, lambda message: ears.hear(self.worker, message), lambda _reason: None),
-            outputs=(),
-            seat=0,
-            incarnation=1,
-        )
-        self.context.workers[1] = self.worker
-        self.exits.watch(self.worker)
-
-    def close(self) -> None:
-        self.context.journal.close()
-        self.screen.close()
-        self.child.returncode = 0
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - callbacks of the loop bring it about, and set no event
-            await asyncio.sleep(0.005)
-
-
-def ended(signal_number: int | None, *, unkillable: bool) -> ProcEnded:
-    return ProcEnded(proc=1, code=None, signal=signal_number, crash=None, left_at_step=None, unkillable=unkillable)
+from supervisor_stand import Stand, ended, until
 
 
 @pytest.mark.process

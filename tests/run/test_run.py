@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[2]
         (["--max-restarts", "-1", "train.py"], ["at least 0, got -1"]),
         (["--run-dir", "folder", "train.py"], ["expected an empty folder", "'file'", "--run-dir"]),
         (["--run-dir", "train.py", "train.py"], ["--run-dir"]),
+        (["-m", "nothing.at_all"], ["module nothing.at_all", "'nothing'", "leave -m out"]),
+        (["--no-python", "./nothing"], ["command ./nothing", "not found, or not executable"]),
         ([], ["no script given"]),
     ],
 )

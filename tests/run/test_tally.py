@@ -28,7 +28,7 @@ def test_a_step_is_closed_when_every_seat_has_it():
 def test_a_restore_plan_closes_what_receivers_get_and_voids_what_is_done_again():
     tally = Tally(2)
     tally.add(0, [mark(0), mark(1), mark(2)])
-    assert [closed.step for closed in tally.settle(1)] == [0, 1]
+    assert [closed.step for closed in tally.settle(1, {})] == [0, 1]
     assert tally.take_closed() == ()
     tally.add(0, [mark(2)])
     tally.add(1, [mark(2)])

@@ -13,6 +13,8 @@ import typer
 VERBS: Final = {
     "run": ("closeranks.cli.run", "Run a training script and keep it alive."),
     "report": ("closeranks.cli.report", "Show goodput and incidents of a run."),
+    "plan": ("closeranks.cli.plan", "Answer how often a job will fail, how often to save, and what it costs."),
+    "fit": ("closeranks.cli.fit", "Learn failure rates, with their uncertainty, from a trace of failures."),
     "drill": ("closeranks.cli.drill", "Run a command under a plan of faults; the verdict is the exit status."),
 }
 

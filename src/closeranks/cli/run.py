@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Annotated
 
@@ -69,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command line after ``closeranks run``; the exit code."""
     try:
         options = parse(argv)
-        _require_script(options)
+        _require_target(options)
         folder = _folder(options, tuple(argv))
     except HelpAsked:
         sys.stdout.write(HELP)
@@ -85,20 +87,40 @@ def main(argv: Sequence[str]) -> int:
         return 1
 
 
-def _require_script(options: RunOptions) -> None:
-    if options.kind is not Target.SCRIPT:
-        return
-    script = Path(options.target)
+def _require_target(options: RunOptions) -> None:
+    """What does not exist is refused here, in place of N processes that fail, restart and fail again."""
+    {
+        Target.SCRIPT: _require_script,
+        Target.MODULE: _require_module,
+        Target.COMMAND: _require_command,
+    }[options.kind](options.target)
+
+
+def _require_script(target: str) -> None:
+    script = Path(target)
     if not script.is_file():
         hint = "it is a folder" if script.is_dir() else "no such file"
         raise UsageError(
-            f"script {options.target}: {hint} (seen from {Path.cwd()}); "
-            "use -m for a module, --no-python for another command"
+            f"script {target}: {hint} (seen from {Path.cwd()}); use -m for a module, --no-python for another command"
         )
     try:
         script.open("rb").close()
     except OSError as error:
-        raise UsageError(f"script {options.target}: {error.strerror}") from None
+        raise UsageError(f"script {target}: {error.strerror}") from None
+
+
+def _require_module(target: str) -> None:
+    package = target.partition(".")[0]  # looking below it would import it
+    if package not in sys.builtin_module_names and PathFinder.find_spec(package, [str(Path.cwd()), *sys.path]) is None:
+        raise UsageError(
+            f"module {target}: {package!r} is found neither in {Path.cwd()} nor among the installed packages; "
+            "leave -m out for the path of a script"
+        )
+
+
+def _require_command(target: str) -> None:
+    if shutil.which(target) is None:
+        raise UsageError(f"command {target}: not found, or not executable (seen from {Path.cwd()})")
 
 
 def _folder(options: RunOptions, argv: tuple[str, ...]) -> Path:

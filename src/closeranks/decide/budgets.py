@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+_NOT_ALLOWED = "no cold restart is allowed (--max-restarts 0)"
+
 
 class Intensity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """At most ``most`` times within any ``period_s`` seconds."""
@@ -82,6 +84,8 @@ def charge_cause(ledger: Ledger, cause: str, seat: int, now_s: float) -> tuple[L
 def charge_start(ledger: Ledger) -> tuple[Ledger, Within | Exceeded]:
     """A restart of a group that had not closed a step."""
     most = ledger.limits.start_restarts
+    if most == 0:
+        return ledger, Exceeded(reason=_NOT_ALLOWED)
     if ledger.starts >= most:
         times = "once" if most == 1 else f"{most} times"
         return ledger, Exceeded(reason=f"the group was already restarted {times} without closing a step")
@@ -91,8 +95,10 @@ def charge_start(ledger: Ledger) -> tuple[Ledger, Within | Exceeded]:
 def charge_cold(ledger: Ledger) -> tuple[Ledger, Within | Exceeded]:
     """A restart of the group from nothing."""
     most = ledger.limits.cold_restarts
+    if most == 0:
+        return ledger, Exceeded(reason=_NOT_ALLOWED)
     if ledger.colds >= most:
-        return ledger, Exceeded(reason=f"all {most} cold restarts are used up")
+        return ledger, Exceeded(reason=f"all {most} cold restarts are used up (--max-restarts)")
     return msgspec.structs.replace(ledger, colds=ledger.colds + 1), Within()
 
 

@@ -147,7 +147,11 @@ def _group_stuck(turn: Turn, fact: GroupStuck) -> None:
         return
     odd = [p for n in fact.suspects if (p := _living(turn, n)) is not None]
     seats = tuple(sorted(p.seat for p in odd if p.seat is not None))
-    trouble.meet(turn, Trouble(seen=Seen.MISMATCH if seats else Seen.STANDSTILL, detail=fact.detail, seats=seats))
+    if seats:
+        detail = f"seats {list(seats)} do what the others do not: {fact.detail}"
+        trouble.meet(turn, Trouble(seen=Seen.MISMATCH, detail=detail, seats=seats))
+    else:
+        trouble.meet(turn, Trouble(seen=Seen.STANDSTILL, detail=fact.detail))
 
 
 def _poisoned(turn: Turn, fact: TermPoisoned) -> None:

@@ -98,6 +98,11 @@ def signal_name(number: int) -> str:
     return SIGNALS.get(number, f"signal {number}")
 
 
+def when(step: int) -> str:
+    """``in step 7``, or that it was before any."""
+    return f"in step {step}" if step >= 0 else "before the first step"
+
+
 def signature(trouble: Trouble, step: int) -> Signature | None:
     """The signature of a bug that would come again at the same place; None: repeating may well help.
 

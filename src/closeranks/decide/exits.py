@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from closeranks.decide import endings, membership, recovery, trouble
-from closeranks.decide.diagnosis import Seen, Trouble, signal_name
+from closeranks.decide.diagnosis import Seen, Trouble, signal_name, when
 from closeranks.decide.protocol import ProcEnded
 from closeranks.decide.state import Life, Proc, Stage
 from closeranks.decide.turn import Turn
@@ -119,7 +119,8 @@ def _name(proc: Proc) -> str:
 def _how(fact: ProcEnded) -> str:
     if fact.crash is not None:
         crash = fact.crash
-        return f"failed with {crash.error} at {crash.where} in step {crash.step}: {crash.message}"
+        step = f" {when(crash.step)}" if crash.step >= 0 else ""
+        return f"failed with {crash.error} at {crash.where}{step}: {crash.message}"
     if fact.unkillable:
         return "cannot be ended and was fenced"
     if fact.signal is not None:

@@ -117,9 +117,9 @@ def _because_stop(s: Situation) -> str:
     if s.start_up and isinstance(s.cold_budget, Exceeded):
         return (
             f"failed before the first step ({s.fault}), and {s.cold_budget.reason}: a failure at start-up seldom goes "
-            "away by itself; mend what the output above shows"
+            "away by itself; mend what the output shows"
         )
-    return "no rung of the ladder is left"
+    return s.cold_budget.reason if isinstance(s.cold_budget, Exceeded) else "no rung of the ladder is left"
 
 
 LADDER: tuple[Step, ...] = (

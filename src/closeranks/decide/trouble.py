@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from closeranks.decide import budgets, endings, ladder, membership, pace
-from closeranks.decide.diagnosis import Diagnosis, Seen, Trouble, diagnose, signature
+from closeranks.decide.diagnosis import Diagnosis, Seen, Trouble, diagnose, signature, when
 from closeranks.decide.protocol import InterruptTerm
 from closeranks.decide.state import Incident, Life, Proc, Stage, State
 from closeranks.decide.turn import Turn
@@ -139,9 +139,12 @@ def _remember(turn: Turn, trouble: Trouble, gone: Proc | None) -> str:
     # Several seats that fail alike under one term are one failure; under a later term it was repeated.
     if seen_in is None or term <= seen_in:
         return ""
-    where = f" at {mark.where}" if mark.where else ""
+    if trouble.crash is not None:
+        place = f"at {mark.where} {when(mark.step)}"
+    else:
+        place = f"after step {mark.step}" if mark.step >= 0 else when(mark.step)
     return (
-        f"deterministic: {mark.error}{where} in step {mark.step} came again after a recovery; "
+        f"deterministic: {mark.error} {place} came again after a recovery; "
         "repeating it cannot help, mend the script or the data of that step"
     )
 

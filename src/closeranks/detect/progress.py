@@ -21,6 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from closeranks.events import DeadlineChanged
+from closeranks.operations import CODES, name_of
 from closeranks.signs import Doing, Reading
 
 _WIDER = 10.0
@@ -32,6 +33,7 @@ _IN_STEPS = frozenset({Doing.BETWEEN, Doing.FORWARD, Doing.BACKWARD, Doing.APPLY
 _LEARNED = _IN_STEPS | {Doing.SECTION}
 # A process that waits for the supervisor is judged by the deadlines of the recovery; one that leaves is free.
 _JUDGED = _LEARNED | {Doing.STARTING}
+_POINT_TO_POINT = frozenset({CODES["send"], CODES["recv"], CODES["recv_anysource"]})  # differ by design
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,6 +69,17 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Finding = Suspect | Standstill | DeadlineChanged
+
+
+class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing speaks against it that all called the same collective."""
+
+
+class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Processes called different collectives where they should have met in one; ``suspects`` as in Standstill."""
+
+    detail: str
+    suspects: tuple[int, ...]
 
 
 class Verdict(StrEnum):
@@ -149,6 +162,22 @@ def confirm(watch: Watch, proc: int, *, answered: bool, busy: bool) -> tuple[Wat
     if track.doubt is _Doubt.WITH_ALL:
         return _with(watch, proc, replace(track, answered=True)), Verdict.WAITING, ()
     return _with(watch, proc, replace(track, doubt=_Doubt.SETTLED)), Verdict.BLOCKED, ()
+
+
+def autopsy(readings: Mapping[int, Reading], dead: int) -> Agreement | Mismatch:
+    """Whether the process aborted in a collective that others called differently.
+
+    ``readings`` are the last ones of all members, the dead process included. Gloo aborts the process that *receives*
+    more than it asked for, so the one that died is as likely the victim as the culprit.
+    """
+    last = readings.get(dead)
+    if last is None or not _in_collective(last):
+        return Agreement()
+    # The others' collective has failed by now, so they may have returned from it; who went on says nothing.
+    met = {proc: r for proc, r in readings.items() if (r.term, r.entered) == (last.term, last.entered)}
+    if any(r.operation in _POINT_TO_POINT for r in met.values()):
+        return Agreement()
+    return _compare(met)
 
 
 def allowed(watch: Watch, proc: int) -> float:
@@ -263,18 +292,26 @@ def _judge(watch: Watch, members: Mapping[int, Reading], now_ns: int) -> tuple[W
 
 
 def _judge_all_in_one(watch: Watch, members: Mapping[int, Reading], now_ns: int) -> tuple[Watch, list[Finding]]:
-    kinds = Counter((r.operation, r.operation_bytes) for r in members.values())
+    if isinstance(found := _compare(members), Mismatch):
+        return _stand_still(watch, members, now_ns, found.detail, found.suspects)
     number = next(iter(members.values())).entered
-    if len(kinds) > 1:
-        (usual, votes), *_ = kinds.most_common()
-        odd = [proc for proc, r in sorted(members.items()) if (r.operation, r.operation_bytes) != usual]
-        named = tuple(odd) if 2 * votes > len(members) else ()
-        what = ", ".join(f"p{proc}: {r.operation} with {r.operation_bytes} bytes" for proc, r in members.items())
-        return _stand_still(watch, members, now_ns, f"collective {number} differs ({what})", named)
     if all(watch.tracks[proc].answered for proc in members):
         detail = f"all {len(members)} processes answer and wait in the same collective, number {number}"
         return _stand_still(watch, members, now_ns, detail, ())
     return _suspect(watch, members, now_ns, set(members), _Doubt.WITH_ALL)
+
+
+def _compare(members: Mapping[int, Reading]) -> Agreement | Mismatch:
+    """Members that stand at the same number should have called the same collective."""
+    kinds = Counter((r.operation, r.operation_bytes) for r in members.values())
+    if len(kinds) == 1:
+        return Agreement()
+    (usual, votes), *_ = kinds.most_common()
+    odd = [proc for proc, r in sorted(members.items()) if (r.operation, r.operation_bytes) != usual]
+    number = next(iter(members.values())).entered
+    what = ", ".join(f"p{proc}: {name_of(r.operation)} of {r.operation_bytes} bytes" for proc, r in members.items())
+    named = tuple(odd) if 2 * votes > len(members) else ()
+    return Mismatch(detail=f"collective {number} differs ({what})", suspects=named)
 
 
 def _suspect(

@@ -130,7 +130,8 @@ def _describe_life(event: AnyEvent) -> str:
 def _describe_trouble(event: AnyEvent) -> str:
     match event:
         case ProcessFailed():
-            return f"p{event.proc} failed at {event.where}, step {event.step}: {event.error}: {event.message}"
+            step = f", step {event.step}" if event.step >= 0 else ""
+            return f"p{event.proc} failed at {event.where}{step}: {event.error}: {event.message}"
         case ErrorSeen():
             who = "" if event.proc is None else f"p{event.proc}: "
             silent = "" if event.silent_s is None else f" (silent {event.silent_s:.2f} s)"
@@ -162,8 +163,8 @@ def _describe_recovery(event: AnyEvent) -> str:
         case TermBegan():
             return f"term {event.term} began with {', '.join(f'p{proc}' for proc in event.members)}"
         case RestorePlanned():
-            where = "from the first step" if event.step < 0 else f"after step {event.step}"
-            return f"going on {where}: {event.reason}"
+            place = f"going on after step {event.step}" if event.step >= 0 else "beginning with step 0"
+            return f"{place}: {event.reason}"
         case SeatStalled():
             return f"seat {event.seat} was stalled for {event.until_mono_s - event.since_mono_s:.2f} s"
         case IncidentClosed():

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from closeranks import messages
 from closeranks.decide.protocol import GroupStuck, ProcStuck
 from closeranks.detect import progress
-from closeranks.detect.progress import Standstill, Suspect, Verdict
+from closeranks.detect.progress import Mismatch, Standstill, Suspect, Verdict
 from closeranks.events import DeadlineChanged
 from closeranks.run.context import Context
 from closeranks.run.descendants import descendants, read_stat, read_table
@@ -63,6 +63,12 @@ class Doubts:
         """``readings`` of the members that live and were not told to end, by process."""
         self._watch, findings = progress.observe(self._watch, readings, time.monotonic_ns())
         self._follow(findings)
+
+    def autopsy(self, dead: int, readings: Mapping[int, Reading]) -> None:
+        """A process aborted: ``readings`` of it and the other members may show whose collective was a different one."""
+        found = progress.autopsy(readings, dead)
+        if isinstance(found, Mismatch):
+            self._context.feed(GroupStuck(detail=found.detail, suspects=found.suspects))
 
     def _follow(self, findings: tuple[progress.Finding, ...]) -> None:
         context = self._context

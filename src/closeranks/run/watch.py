@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import signal
 import time
 
 from closeranks.decide.protocol import ProcStuck, StepDone, Tick
@@ -15,6 +16,7 @@ from closeranks.run.orphans import Orphans
 from closeranks.run.stacks import capture
 from closeranks.run.tally import Tally
 from closeranks.run.worker import Worker
+from closeranks.signs import Reading
 
 LOOK_S = 0.05
 _TICK_S = 0.25
@@ -55,19 +57,22 @@ class Watch:
 
     def gather(self, worker: Worker) -> None:
         """Take the steps that a worker has closed since the last look, for as long as its page is there."""
-        if worker.seat is None or worker.fenced or self._context.members.get(worker.seat) != worker.proc:
-            return
-        if worker.page.begun:
+        seat = self._seat_of(worker)
+        if seat is not None and worker.page.begun:
             worker.ring_head, marks = worker.page.steps_since(worker.ring_head)
-            self._tally.add(worker.seat, marks)
+            self._tally.add(seat, marks)
 
     def part(self, worker: Worker) -> None:
         """A worker has ended and its page is about to go."""
         self.gather(worker)
-        if worker.seat is not None and worker.page.begun:
-            reading = worker.page.read()
-            if math.isfinite(reading.loss):
-                self._last_words[worker.seat] = (reading.step, reading.loss)
+        seat = self._seat_of(worker)
+        if seat is None or not worker.page.begun:
+            return
+        reading = worker.page.read()
+        if math.isfinite(reading.loss):
+            self._last_words[seat] = (reading.step, reading.loss)
+        if worker.ended is not None and worker.ended.signal == signal.SIGABRT and not worker.asked:
+            self._doubts.autopsy(worker.proc, {member.proc: page for _, member, page in self._readings()})
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -92,22 +97,27 @@ class Watch:
 
     def look(self) -> None:
         """One look at all members."""
-        members = self._members()
-        for worker in members.values():
+        for worker in self._members().values():
             self.gather(worker)
         for closed in self._tally.take_closed():
             self._close(closed)
-        readings = {seat: worker.page.read() for seat, worker in members.items() if worker.page.begun}
+        readings = self._readings()
         if readings:
-            self._context.screen.vitals(readings)
-        self._doubts.look(
-            {members[seat].proc: reading for seat, reading in readings.items() if not members[seat].asked}
-        )
+            self._context.screen.vitals({seat: reading for seat, _, reading in readings})
+        self._doubts.look({worker.proc: reading for _, worker, reading in readings if not worker.asked})
 
     def _members(self) -> dict[int, Worker]:
         context = self._context
         found = {seat: context.workers.get(proc) for seat, proc in context.members.items()}
         return {seat: worker for seat, worker in found.items() if worker is not None and worker.alive}
+
+    def _seat_of(self, worker: Worker) -> int | None:
+        """Its seat under the newest term; None for a spare and for an old incarnation, whose marks count no more."""
+        seated = worker.seat is not None and self._context.members.get(worker.seat) == worker.proc
+        return worker.seat if seated and not worker.fenced else None
+
+    def _readings(self) -> list[tuple[int, Worker, Reading]]:
+        return [(seat, worker, worker.page.read()) for seat, worker in self._members().items() if worker.page.begun]
 
     def _close(self, closed: StepClosed) -> None:
         self._context.note(closed)

@@ -32,6 +32,7 @@ from closeranks import messages
 from closeranks.run.birth import CONTROL, STACKS, STDERR, STDOUT, VITALS, Birth, name_descriptors
 from closeranks.run.linux import die_with_parent
 from closeranks.run.options import Target
+from closeranks.signs import Doing
 from closeranks.vitals import Vitals
 
 STACK_SIGNAL = signal.SIGUSR2  # asks for the stacks of all threads, even of one that holds the GIL
@@ -173,12 +174,15 @@ def _where(error: BaseException, trace: TracebackType | None, birth: Birth) -> s
 
 
 def _step_in_flight(fd: int) -> int:
-    """Step of the open attempt, -1 for a script without vitals."""
+    """Step of the open attempt; -1 before the first, and for a script without vitals."""
     try:
         page = Vitals(fd)
     except (OSError, ValueError):  # the script closed our descriptor
         return -1
-    return page.read().step if page.begun else -1
+    if not page.begun:
+        return -1
+    reading = page.read()
+    return -1 if reading.doing is Doing.STARTING else reading.step
 
 
 def _send(fd: int, message: messages.Message) -> None:

@@ -340,6 +340,7 @@ class Job:
 
     def end_setup(self, *, rehearsed: bool) -> None:
         """The set-up is over: keep its record for successors, tell the supervisor that we can be seated."""
+        self.protected.look_for_buffers()
         setup, self.world.setup = self.world.setup, None
         complete = True
         if isinstance(setup, setup_record.Recorder) and self._environment is not None:

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from closeranks.train import digest as digests
 from closeranks.train import tree
+from closeranks.train.batches import Batches
 from closeranks.train.tree import NotProtectable
 
 
@@ -38,6 +39,7 @@ class Protected:
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.others: dict[str, Stateful] = {}
         self.local: dict[str, Stateful] = {}
+        self._owners: list[tuple[str, torch.nn.Module]] | None = None
 
     def add(self, name: str, value: Any, *, local: bool = False) -> None:
         """Register one object.
@@ -46,13 +48,19 @@ class Protected:
             NotProtectable: it has no state_dict, or a leaf of it cannot be kept; it is not registered.
             ValueError: the name is taken by another object.
         """
+        self._owners = None
         known = {**self.modules, **self.optimizers, **self.others, **self.local}
         if name in known:
             if known[name] is value:
                 return
             raise ValueError(f"protect({name}=...): the name is taken by another object; choose a different one")
         if not isinstance(value, Stateful):
-            raise NotProtectable(f"protect({name}=...)", value)
+            raise NotProtectable(
+                f"protect({name}=...)",
+                value,
+                expected="an object with state_dict() and load_state_dict()",
+                way_out="protect the object that holds it, or give it these two methods",
+            )
         if isinstance(value, torch.nn.Module) and not local:
             tree.flatten(name, dict(value.named_parameters()), [])
             self.modules[name] = value
@@ -117,13 +125,22 @@ class Protected:
 
     def buffers(self) -> list[tuple[str, torch.nn.Module, list[torch.Tensor]]]:
         """Buffers by the module that owns them; what a forward pass may change."""
-        found = []
-        for name, module in self.modules.items():
-            for path, owner in module.named_modules():
-                own = [b for b in owner._buffers.values() if b is not None]
-                if own:
-                    found.append((f"{name}/{path}", owner, own))
-        return found
+        if self._owners is None:
+            self._owners = [
+                (f"{name}/{path}", owner)
+                for name, module in self.modules.items()
+                for path, owner in module.named_modules()
+                if owner._buffers
+            ]
+        return [(name, owner, [b for b in owner._buffers.values() if b is not None]) for name, owner in self._owners]
+
+    def look_for_buffers(self) -> None:
+        """Walk the modules again: the walk is too long for every step, and set-up may have changed them."""
+        self._owners = None
+
+    def changing(self) -> dict[str, Stateful]:
+        """Objects whose state a step may change: not modules, not optimizers, and not data that the step determines."""
+        return {name: v for name, v in {**self.others, **self.local}.items() if not isinstance(v, Batches)}
 
     def local_structure(self, tensors: list[torch.Tensor]) -> dict[str, Any]:
         """Structure of the objects given as local; their tensors are appended."""

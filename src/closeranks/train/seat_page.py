@@ -80,9 +80,10 @@ class SeatPage:
 
     def write(self, step: int) -> None:
         """Make the current local state that of ``step``, unless it was written already and nothing has changed."""
-        if not self.needed:
+        buffers = self._protected.buffers()
+        if not (buffers or self._protected.local or not self._randomness.managed):
             return
-        versions = self._versions()
+        versions = self._versions(buffers)
         if self._written == (step, versions):
             return
         same_step = self._written is not None and self._written[0] == step
@@ -102,10 +103,10 @@ class SeatPage:
         self._mark(half, step, size)
         self._active, self._written = half, (step, versions)
 
-    def _versions(self) -> tuple[Any, ...]:
+    def _versions(self, buffers: list[tuple[str, torch.nn.Module, list[torch.Tensor]]]) -> tuple[Any, ...]:
         found: list[Any] = []
-        for _, owner, buffers in self._protected.buffers():
-            found.append(object() if always_changed(owner) else tuple(b._version for b in buffers))
+        for _, owner, own in buffers:
+            found.append(object() if always_changed(owner) else tuple(b._version for b in own))
         if self._protected.local or not self._randomness.managed:
             found.append(object())
         return tuple(found)

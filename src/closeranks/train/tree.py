@@ -14,10 +14,15 @@ MAX_DEPTH = 64
 class NotProtectable(TypeError):
     """State with a leaf that is neither a tensor, a numpy array nor JSON; nothing was protected."""
 
-    def __init__(self, path: str, found: object) -> None:
+    def __init__(
+        self,
+        path: str,
+        found: object,
+        expected: str = "a tensor, a numpy array or a JSON value",
+        way_out: str = "leave it out of state_dict() or store it as one of these",
+    ) -> None:
         super().__init__(
-            f"{path}: expected a tensor, a numpy array or a JSON value, got {type(found).__module__}."
-            f"{type(found).__qualname__}; leave it out of state_dict() or store it as one of these"
+            f"{path}: expected {expected}, got {type(found).__module__}.{type(found).__qualname__}; {way_out}"
         )
         self.path = path
 

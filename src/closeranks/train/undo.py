@@ -45,7 +45,7 @@ class UndoArea:
             if kept is not None and kept[0] == versions and not always_changed(owner):
                 continue
             self._buffers[name] = (versions, [b.detach().clone() for b in buffers])
-        for name, other in {**self._protected.others, **self._protected.local}.items():
+        for name, other in self._protected.changing().items():
             self._others[name] = _copied(other.state_dict())
         for name, optimizer in self._protected.optimizers.items():
             self._groups[name] = [
@@ -66,7 +66,7 @@ class UndoArea:
                 if name in self._buffers:
                     for buffer, copy in zip(buffers, self._buffers[name][1], strict=True):
                         buffer.copy_(copy)
-        everyone = {**self._protected.others, **self._protected.local}
+        everyone = self._protected.changing()
         for name, state in self._others.items():
             everyone[name].load_state_dict(_copied(state))
             _forget_unscaling(everyone[name])

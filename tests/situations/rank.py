@@ -1,0 +1,165 @@
+"""A small training script. Its first argument names what goes wrong in it, its second the number of steps.
+
+What goes right is the same in every situation: a run that recovers ends like ``rank.py nothing``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import closeranks as cr
+
+WIDTH = 64
+LET_GO_POLL_S = 0.02
+RUN = Path(os.environ["CLOSERANKS_RUN_DIR"])
+
+
+class Numbers:
+    """The data: sample ``index`` is the same on every rank."""
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))
+
+
+def once(name: str) -> bool:
+    """True for the first process of the run that asks; what it decides does not come again after a recovery."""
+    try:
+        os.close(os.open(RUN / name, os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def idle(name: str) -> None:
+    """Sit between collectives until the test has seen enough."""
+    never = threading.Event()
+    while not (RUN / name).exists():
+        never.wait(LET_GO_POLL_S)
+
+
+# --- what goes wrong, inside a step before its collectives ----------------------------------------------------------
+
+
+def leave_once(job: cr.Job, step: int) -> None:
+    if (job.rank, step) == (1, 6) and once("left"):
+        sys.exit(0)
+
+
+def leave_always(job: cr.Job, step: int) -> None:
+    if (job.rank, step) == (1, 6):
+        sys.exit(0)
+
+
+def crash_always(job: cr.Job, step: int) -> None:
+    if (job.rank, step) == (1, 6):
+        raise ValueError("no such sample")
+
+
+def odd_size_once(job: cr.Job, step: int) -> None:
+    if step == 6:
+        odd = job.rank == 1 and once("odd")
+        distributed.all_reduce(torch.zeros(WIDTH * (2 if odd else 1)))
+
+
+def odd_size_always(job: cr.Job, step: int) -> None:
+    if step == 6:
+        distributed.all_reduce(torch.zeros(WIDTH * (2 if job.rank == 1 else 1)))
+
+
+def die_beside_the_corrupt(job: cr.Job, step: int) -> None:
+    if (job.rank, step) == (2, 7) and once("died"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def freeze(job: cr.Job, step: int) -> None:
+    if (job.rank, step) == (1, 14) and once("frozen"):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+# --- what goes wrong, between two steps -----------------------------------------------------------------------------
+
+
+def flip_a_bit(job: cr.Job, step: int, model: nn.Module) -> None:
+    """What a bad memory cell does: one bit of one parameter on the seat that would be the donor."""
+    if (job.rank, step) == (0, 6) and once("flipped"):
+        raw = next(model.parameters()).detach().view(torch.int32)
+        raw[0, 0] ^= 1
+
+
+def sit_idle(job: cr.Job, step: int, _model: nn.Module) -> None:
+    if step == 4:
+        with job.section("evaluate"):
+            idle("go-1")
+    if step == 8:
+        idle("go-2")
+
+
+def sit_in_a_section(job: cr.Job, step: int, _model: nn.Module) -> None:
+    if step == 20:
+        with job.section("evaluate"):
+            idle("go-1")
+
+
+INSIDE: dict[str, Callable[[cr.Job, int], None]] = {
+    "leave-once": leave_once,
+    "leave-always": leave_always,
+    "crash-always": crash_always,
+    "odd-size-once": odd_size_once,
+    "odd-size-always": odd_size_always,
+    "corrupt": die_beside_the_corrupt,
+    "freeze": freeze,
+}
+BETWEEN: dict[str, Callable[[cr.Job, int, nn.Module], None]] = {
+    "corrupt": flip_a_bit,
+    "idle": sit_idle,
+    "freeze": sit_in_a_section,
+}
+
+
+def main(situation: str, steps: int) -> None:
+    torch.set_num_threads(1)
+    if situation == "no-join" and os.environ.get("RANK") == "1":
+        idle("never")
+    job = cr.join(seed=7)
+    if situation == "start-up":
+        try:
+            Path("/no/such/data").read_bytes()
+        except OSError:
+            sys.excepthook(*sys.exc_info())
+            sys.exit(7)
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    more = {"cache": {"open": object()}} if situation == "unprotectable" else {}
+    job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Numbers(), global_batch=8, seed=3), **more)
+    swallowed = BaseException if situation == "swallow" else ()
+    inside, between = INSIDE.get(situation), BETWEEN.get(situation)
+    for step in job.steps(until=steps):
+        with step:
+            with contextlib.suppress(swallowed):
+                if inside is not None and not step.rehearsal:
+                    inside(job, step.number)
+                loss = (model(step.batch) - step.batch).square().mean()
+                loss.backward()
+                step.report(loss=loss)
+                optimizer.step()
+            optimizer.zero_grad()
+        if between is not None and not step.rehearsal:
+            between(job, step.number, model)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], 10**9 if sys.argv[1] == "endless" else int(sys.argv[2]))
