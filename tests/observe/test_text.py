@@ -69,7 +69,7 @@ def test_control_characters_of_a_message_cannot_reach_the_terminal():
         (RunStarted(command=("t.py",), seats=1, spares=2, pid=1, versions={}), "run started: t.py, 1 seat, 2 spares"),
         (
             RestorePlanned(term=1, step=-1, donor=None, receivers=(), outvoted=(), reason="a new run"),
-            "going on from the first step: a new run",
+            "beginning with step 0: a new run",
         ),
         (ErrorSeen(detector="exit", seat=None, proc=None, detail="gone"), "exit: gone"),
     ],
