@@ -297,7 +297,7 @@ def phases_text(phases: Mapping[str, float], space: str) -> str:
 
 
 def _indented(console: Console, text: str, style: str = "") -> None:
-    console.print(Padding(Text(text, style=style), (0, 0, 0, 2)))
+    console.print(Padding(Text(text, style=style), (0, 0, 0, 2), expand=False))
 
 
 def _print_timers(console: Console, report: Report) -> None:

@@ -155,7 +155,7 @@ def _describe_trouble(event: AnyEvent) -> str:
 def _describe_recovery(event: AnyEvent) -> str:
     match event:
         case Diagnosed():
-            return f"incident {event.incident}: {event.fault} (confidence {event.confidence:.2f})"
+            return f"incident {event.incident}: diagnosed as {event.fault} (confidence {event.confidence:.2f})"
         case Decided():
             return f"incident {event.incident}: {event.rung}, term {event.term}: {event.reason}"
         case PhaseBegan():
