@@ -78,7 +78,7 @@ def test_a_script_without_the_library_is_restarted_as_a_group_under_a_new_term(s
     assert code == 0, output
     assert "[s1.1] group 0 sum 3 ['--spares', '7']" in output
     assert "[s0.2] group 1 sum 3 ['--spares', '7']" in output
-    assert output.splitlines()[-1].endswith("exit code 0")
+    assert f"closeranks: exit code 0; all about it: closeranks report {run.folder}" in output
     assert len(run.events(ProcessStarted)) == 4
     assert [event.seats for event in run.events(IncidentOpened)] == [(1,)]
     assert (run.folder / "logs" / "p1.out").read_text() == "group 0 sum 3 ['--spares', '7']\n"

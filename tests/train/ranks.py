@@ -27,6 +27,8 @@ import torch.distributed as dist
 from closeranks import messages, vitals
 
 DEADLINE_S = 90.0
+# As in production: numpy's import would start a thread in the fork server, and a fork beside threads can hang.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["closeranks.train", "torch._dynamo", "tests.train.scripts"])
 

@@ -14,7 +14,7 @@ import typer
 
 from closeranks.run.folder import FolderError, claim, default_folder, release
 from closeranks.run.guardian import guard
-from closeranks.run.options import HelpAsked, RunOptions, Target, UsageError, parse
+from closeranks.run.options import HelpAsked, RunOptions, Target, UsageError, View, parse
 
 EXIT_USAGE = 2
 
@@ -79,6 +79,10 @@ def main(argv: Sequence[str]) -> int:
     except (UsageError, FolderError) as error:
         sys.stderr.write(f"closeranks run: {error}\n")
         return EXIT_USAGE
+    if options.view is not View.NONE:
+        spares = f" and {options.spares} spare{'s' if options.spares > 1 else ''}" if options.spares else ""
+        sys.stdout.write(f"closeranks: starting {options.seats} seats{spares} in {folder}\n")
+        sys.stdout.flush()
     try:
         return guard(folder, options.seats)
     except OSError as error:

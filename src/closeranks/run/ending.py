@@ -80,7 +80,7 @@ def last_words(context: Context, ending: EndRun) -> tuple[str, ...]:
         text = failure.traceback if isinstance(failure, ProcessFailed) else _tail(context.folder, failure.proc)
         lines += [clean(line) for line in text.rstrip().splitlines()]
     lines.append(f"closeranks: run {ending.outcome}: {ending.reason}")
-    lines.append(f"closeranks: run folder {context.folder}, exit code {ending.exit_code}")
+    lines.append(f"closeranks: exit code {ending.exit_code}; all about it: closeranks report {context.folder}")
     return tuple(lines)
 
 

@@ -20,6 +20,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -40,8 +41,8 @@ _TEXT_CHARS_MAX = 32_000  # of a reported traceback; a frame of this size goes o
 _SEND_S = 2.0
 
 
-def run(birth: Birth, fds: tuple[int, ...]) -> int:
-    """Be the worker until its script ends; the exit code. ``fds`` are those of ``birth.open_channels``."""
+def run(birth: Birth, fds: tuple[int, ...]) -> NoReturn:
+    """Be the worker until its script ends. ``fds`` are those of ``birth.open_channels``."""
     _settle(birth, fds)
     _send(fds[CONTROL], messages.Hello(pid=os.getpid()))
     if birth.kind is Target.COMMAND:
@@ -51,12 +52,26 @@ def run(birth: Birth, fds: tuple[int, ...]) -> int:
         code, module = _load(birth)
         sys.modules["__main__"] = module
         exec(code, module.__dict__)  # noqa: S102 - running the user's script is the purpose
-    except SystemExit:
-        raise  # the interpreter keeps its code
+    except SystemExit as end:
+        status = _status_of(end)
     except BaseException as error:  # the boundary between the user's code and ours
         _report(error, fds, birth)
-        _leave_quickly()
-    return 0
+        _leave_quickly(1)
+    else:
+        status = 0
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - what the interpreter does first: it waits for threads that are no daemons
+    _leave_quickly(status)
+
+
+def _status_of(end: SystemExit) -> int:
+    """As the interpreter reads it: nothing is success, a number is itself, anything else is told and is failure."""
+    if end.code is None:
+        return 0
+    if isinstance(end.code, int):
+        return end.code & 0xFF
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"{end.code}\n")
+    return 1
 
 
 def _settle(birth: Birth, fds: tuple[int, ...]) -> None:
@@ -144,18 +159,18 @@ def _report(error: BaseException, fds: tuple[int, ...], birth: Birth) -> None:
         sys.stderr.flush()
 
 
-def _leave_quickly() -> NoReturn:
-    """End a failed process without taking the interpreter apart.
+def _leave_quickly(status: int) -> NoReturn:
+    """End the process without taking the interpreter apart.
 
-    That takes half a second with torch, in which the peers wait for sockets that are still open. Exit handlers run
-    and files are flushed, threads are not waited for.
+    That takes up to two seconds with torch, in which peers wait for sockets that are still open, and the run for its
+    end. Exit handlers run and files are flushed.
     """
     atexit._run_exitfuncs()  # noqa: SLF001 - the only way to run them without an ordinary exit
     for thing in gc.get_objects():  # those made since the fork; what the zygote made is frozen
         if isinstance(thing, io.TextIOWrapper | io.BufferedWriter):
             with contextlib.suppress(Exception):
                 thing.flush()
-    os._exit(1)
+    os._exit(status)
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:

@@ -162,7 +162,8 @@ class Job:
     def device(self) -> torch.device:
         """The accelerator of this seat, or the CPU."""
         if torch.cuda.is_available():
-            return torch.device("cuda", int(os.environ.get("LOCAL_RANK", str(self.rank))))
+            local = os.environ.get("LOCAL_RANK")
+            return torch.device("cuda", self.rank if local is None else int(local))
         return torch.device("cpu")
 
     def protect(self, *, local: dict[str, Any] | None = None, **objects: Any) -> None:
@@ -341,6 +342,7 @@ class Job:
     def end_setup(self, *, rehearsed: bool) -> None:
         """The set-up is over: keep its record for successors, tell the supervisor that we can be seated."""
         self.protected.look_for_buffers()
+        self.timers.forget()
         setup, self.world.setup = self.world.setup, None
         complete = True
         if isinstance(setup, setup_record.Recorder) and self._environment is not None:

@@ -237,9 +237,9 @@ class Loop:
         mark = StepMark(step.number, self._attempt, self.world.opened_ns, time.monotonic_ns(), step.loss)
         vitals.close_step(mark)
 
-    def _summarise_timers(self) -> None:
+    def _summarise_timers(self, *, last: bool = False) -> None:
         now_s = time.monotonic()
-        if self.job.control is None or now_s < self._next_summary_s:
+        if self.job.control is None or (now_s < self._next_summary_s and not last):
             return
         self._next_summary_s = now_s + _TIMER_SUMMARY_S
         for name, count, p50_s, p99_s in self.job.timers.summaries():
@@ -292,6 +292,7 @@ class Loop:
         if control is None:
             return True
         self.world.vitals.move(Doing.WAITING)
+        self._summarise_timers(last=True)
         control.send(messages.Finished(step=self.closed))
         self.job.strike("idle", self.closed)
         while True:

@@ -20,6 +20,11 @@ class Timers:
         self._windows: dict[str, deque[float]] = {}
         self._counts: dict[str, int] = {}
 
+    def forget(self) -> None:
+        """Start anew, after the rehearsal."""
+        self._windows.clear()
+        self._counts.clear()
+
     @contextlib.contextmanager
     def measure(self, name: str) -> Iterator[None]:
         """Time the block."""

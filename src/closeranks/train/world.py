@@ -67,6 +67,7 @@ class World:
         self.wait_for_seat: Callable[[], int] = self._no_seat
         self._endpoint: sockets.Endpoint | None = None
         self._connecting: list[Inner] = []
+        self._retired: list[Any] = []  # insides of the term before: see _retire
         self._regrouping = False
         self._launched = 0
         self._returned = 0
@@ -134,6 +135,7 @@ class World:
         words[Field.TERM], words[Field.ENTERED], words[Field.RETURNED] = place.term, 0, 0
         try:
             self._connect_store(place)
+            self._retire()
             for group in self.groups:
                 self._give_inside(group)
         except RuntimeError as error:
@@ -144,6 +146,16 @@ class World:
                 self._regrouping = False
         self.raise_if_poisoned()
         return self.groups_digest()
+
+    def _retire(self) -> None:
+        """Take the insides of the groups away, and drop those that were taken away before.
+
+        Destroying one joins its threads while this thread holds the interpreter; a thread that has just reported
+        its last completion may still need the interpreter to end. A term later it is idle for certain.
+        """
+        self._retired = [group.inner for group in self.groups]
+        for group in self.groups:
+            group.set_inner(None)
 
     def _connect_store(self, place: Seat) -> None:
         endpoint = (place.store_host, place.store_port)
@@ -160,7 +172,6 @@ class World:
 
     def _give_inside(self, group: OuterGroup) -> None:
         inner = Inner(group.place())
-        group.set_inner(None)
         with self._changed:
             self._connecting.append(inner)
         try:
@@ -195,12 +206,6 @@ class World:
         """Equal on all members that know the same groups of everybody (subgroups differ by member)."""
         names = [group.label for group in self.groups if group.size() == self.size]
         return hashlib.blake2b("\n".join(names).encode(), digest_size=8).hexdigest()
-
-    def leave_groups(self) -> None:
-        """Drop all insides; their sockets and threads end."""
-        for group in self.groups:
-            group.set_inner(None)
-        self.store = self._endpoint = None
 
     # --- the control thread and gloo's threads -----------------------------------------------------------------
 
