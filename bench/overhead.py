@@ -20,14 +20,15 @@ from pathlib import Path
 from _common import Bench, Ratio, at_most, control, interleaved, ratio_of_medians, spelled
 
 from closeranks.events import Category
-from closeranks.signs import Doing, StepMark
-from closeranks.vitals import Field, Vitals, create_memfd
+from closeranks.signs import Doing
+from closeranks.vitals import Vitals, create_memfd
 
 WORKER = Path(__file__).with_name("_overhead_worker.py")
 RANKS = 2
 SMALL = ("--width", "64", "--layers", "1")  # a step of a few milliseconds: what is added stands out
 LIMIT_S = 300.0
-COLLECTIVES = 3  # of a step of DDP on a model of this size
+COLLECTIVES = 2  # gradient buckets of a model of 5M parameters
+APPLYING = int(Doing.APPLYING)
 VITALS_STEPS = 2000
 
 
@@ -50,16 +51,12 @@ def vitals_s() -> list[float]:
 def write_step(vitals: Vitals, step: int) -> None:
     """What the training thread shows of one step."""
     words = vitals.words
-    words[Field.STEP] = step
-    vitals.move(Doing.FORWARD)
+    vitals.open_step(step, 1, time.monotonic_ns())
     for number in range(COLLECTIVES):
-        words[10] = 1
-        words[8] = number
+        vitals.enter(1, 4096, time.monotonic_ns())
         words[9] = number
-    vitals.move(Doing.BACKWARD)
-    words[3] = Doing.APPLYING
-    vitals.close_step(StepMark(step, 1, 0, 0, 0.5))
-    vitals.move(Doing.BETWEEN)
+    words[3] = APPLYING
+    vitals.close_step(step, 1, 0, 0.5)
 
 
 def run_worker(side: str, words: tuple[str, ...]) -> list[dict[str, float]]:

@@ -33,7 +33,6 @@ class StepMark(NamedTuple):
 class Reading(NamedTuple):
     """A consistent enough look at a page: each field is valid, the set may straddle one move."""
 
-    beat: int
     moved_ns: int
     doing: Doing
     term: int

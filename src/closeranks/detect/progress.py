@@ -227,7 +227,7 @@ def _follow(watch: Watch, readings: Mapping[int, Reading]) -> tuple[Mapping[Phas
     learned, tracks, moved = dict(watch.learned), {}, len(readings) != len(watch.tracks)
     for proc, reading in readings.items():
         track = watch.tracks.get(proc)
-        if track is not None and track.reading.beat == reading.beat:
+        if track is not None and track.reading.moved_ns == reading.moved_ns:
             # The rest of the page may still change: numbers of collectives are written without a move.
             tracks[proc] = replace(track, reading=reading)
             continue

@@ -13,7 +13,7 @@ import torch
 
 from closeranks import messages
 from closeranks.events import Category
-from closeranks.signs import Doing, StepMark
+from closeranks.signs import Doing
 from closeranks.train import transfer
 from closeranks.train.inner import Inner
 from closeranks.train.poison import PeerLost
@@ -134,6 +134,7 @@ class Loop:
         self.closed = -1
         self._highest = -1  # highest step that was ever closed here: at or below it a step is repeated
         self._attempt = 0
+        self._last = -1  # the step that was tried last
         self._intact = True
         self._undone = False
         self._lost_since_ns = 0
@@ -178,15 +179,15 @@ class Loop:
         if job.batches is not None:
             step.batch = job.batches.fetch(step.number, world.seat or 0, world.size)
         job.randomness.set_for(step.number, world.seat or 0)
-        words = world.vitals.words
-        self._attempt = self._attempt + 1 if words[Field.STEP] == step.number else 1
-        words[Field.STEP], words[Field.ATTEMPT] = step.number, self._attempt
-        world.vitals.reals[Field.LOSS] = math.nan
+        self._attempt = self._attempt + 1 if self._last == step.number else 1
+        self._last = step.number
         world.opened_ns = time.monotonic_ns()
         world.backward_seen = step.rehearsal
         world.attempt = Attempt.OPEN
-        world.vitals.move(Doing.STARTING if step.rehearsal else Doing.FORWARD)
-        if not step.rehearsal:
+        world.vitals.open_step(step.number, self._attempt, world.opened_ns)
+        if step.rehearsal:
+            world.vitals.move(Doing.STARTING)
+        else:
             world.vitals.spend(Category.REPEATED if step.number <= self._highest else Category.USEFUL)
             self._report_resume()
         job.strike("forward", step.number, rehearsal=step.rehearsal)
@@ -218,24 +219,20 @@ class Loop:
         return False
 
     def _close(self, step: Step) -> None:
-        world, job = self.world, self.job
+        job = self.job
         job.strike("closing", step.number)
         if job.page is not None:
             job.page.write(step.number)
         self.closed = step.number
         self._highest = max(self._highest, step.number)
         self._mark_closed(step)
-        world.vitals.move(Doing.BETWEEN)
-        world.vitals.words[Field.STEP] = step.number + 1
         self._attempt = 0
         step.run_callbacks()
         self._summarise_timers()
         job.strike("between", step.number)
 
     def _mark_closed(self, step: Step) -> None:
-        vitals = self.world.vitals
-        mark = StepMark(step.number, self._attempt, self.world.opened_ns, time.monotonic_ns(), step.loss)
-        vitals.close_step(mark)
+        self.world.vitals.close_step(step.number, self._attempt, self.world.opened_ns, step.loss)
 
     def _summarise_timers(self, *, last: bool = False) -> None:
         now_s = time.monotonic()

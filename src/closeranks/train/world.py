@@ -23,7 +23,6 @@ from closeranks.train import sockets
 from closeranks.train.inner import Inner, PrivateWorld
 from closeranks.train.poison import PeerLost
 from closeranks.train.untyped import dist
-from closeranks.vitals import Field
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +42,11 @@ class Attempt(enum.Enum):
     NONE = "between blocks"
     OPEN = "open"
     APPLYING = "applying"
+
+
+# Members of an enumeration are slow to look up, and these are wanted at every collective.
+_OPEN = Attempt.OPEN
+_BACKWARD = int(Doing.BACKWARD)
 
 
 class World:
@@ -85,20 +89,16 @@ class World:
 
     def entering(self, operation: str, size_bytes: int) -> None:
         """A collective is about to be launched under the current term."""
-        words = self.vitals.words
-        if self.attempt is Attempt.OPEN:
+        now_ns = time.monotonic_ns()
+        if self.attempt is _OPEN:
             if not self.backward_seen and torch._C._current_graph_task_id() != -1:
                 self.backward_seen = True
-                words[Field.DOING] = Doing.BACKWARD
+                self.vitals.words[3] = _BACKWARD
                 self.on_backward()
-            words[Field.OWN_NS] = time.monotonic_ns() - self.opened_ns
+            self.vitals.words[24] = now_ns - self.opened_ns
         with self._changed:
             self._launched += 1
-        words[10] = CODES[operation]
-        words[11] = size_bytes
-        words[2] = time.monotonic_ns()
-        words[1] += 1
-        words[8] += 1
+        self.vitals.enter(CODES[operation], size_bytes, now_ns)
         if self.on_collective is not None:
             self.on_collective()
 
@@ -106,7 +106,7 @@ class World:
         """A launched collective is complete, well or not; called by gloo's threads and at a failed launch."""
         with self._changed:
             self._returned += 1
-            self.vitals.words[9] += 1
+            self.vitals.words[9] = self._returned
             if self._returned == self._launched:
                 self._changed.notify_all()
 
@@ -131,8 +131,7 @@ class World:
             self.term, self.seat, self.private, self.poison = place.term, place.seat, False, None
             self._launched = self._returned = 0
             self._regrouping = True
-        words = self.vitals.words
-        words[Field.TERM], words[Field.ENTERED], words[Field.RETURNED] = place.term, 0, 0
+        self.vitals.begin_term(place.term)
         try:
             self._connect_store(place)
             self._retire()
