@@ -38,7 +38,6 @@ class Trainee:
 
     until_ns: int
     doing: Doing = Doing.BETWEEN
-    beat: int = 0
     moved_ns: int = 0
     step: int = 0
     entered: int = 0
@@ -48,7 +47,6 @@ class Trainee:
 
     def reading(self, term=1):
         return Reading(
-            beat=self.beat,
             moved_ns=self.moved_ns,
             doing=self.doing,
             term=term,
@@ -126,7 +124,7 @@ class Group:
         t.frozen = self.hold.get((t.step, seat)) is doing
 
     def _move(self, t, doing):
-        t.doing, t.moved_ns, t.beat = doing, self.now_ns, t.beat + 1
+        t.doing, t.moved_ns = doing, self.now_ns
 
 
 def is_suspect(finding):
@@ -277,8 +275,8 @@ def test_long_steps_teach_long_deadlines():
     assert 5.0 < forward[-1].allowed_s < 7.0
 
 
-def page(*, moved_s, entered=3, returned=2, doing=Doing.BACKWARD, term=1, beat=1):
-    reading = Trainee(until_ns=0, doing=doing, beat=beat, moved_ns=int(moved_s * 1e9), step=9).reading(term)
+def page(*, moved_s, entered=3, returned=2, doing=Doing.BACKWARD, term=1):
+    reading = Trainee(until_ns=0, doing=doing, moved_ns=int(moved_s * 1e9), step=9).reading(term)
     return reading._replace(entered=entered, returned=returned)
 
 
@@ -309,7 +307,7 @@ def test_a_process_that_waits_for_the_supervisor_is_never_asked():
 def test_a_silence_that_ended_in_another_term_teaches_nothing():
     watch = Watch()
     for beat in range(100):
-        readings = {1: page(moved_s=beat * 5.0, beat=beat, term=beat)}
+        readings = {1: page(moved_s=beat * 5.0, term=beat)}
         watch, _ = observe(watch, readings, int(beat * 5e9))
     assert watch.learned == {}
 
