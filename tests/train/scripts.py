@@ -344,3 +344,20 @@ def refused() -> None:
             except RuntimeError as error:
                 seen.append(str(error))
     assert seen and all("allreduce inside the step block" in text for text in seen), seen
+
+
+def compiled() -> None:
+    """A compiled model inside DDP; every newcomer compiles in its rehearsal."""
+    torch.set_num_threads(1)
+    job = cr.join(seed=7)
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.compile(Net(dropout=0.0), backend="aot_eager"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=12, seed=3))
+    for step in job.steps(until=STEPS):
+        with step:
+            loss = loss_of(model, step.batch)
+            loss.backward()
+            step.report(loss=loss)
+            optimizer.step()
+            optimizer.zero_grad()

@@ -50,6 +50,7 @@ def disturbed(start: Start, function: str, how: int, *, spare: bool, at: int) ->
         ("swallowing", signal.SIGKILL, True, 3),
         ("unused_parameters", signal.SIGKILL, True, 3),
         ("static_graph", signal.SIGKILL, False, 3),
+        ("compiled", signal.SIGKILL, True, 3),
     ],
 )
 def test_a_replaced_rank_leaves_weights_and_losses_bit_for_bit_equal(

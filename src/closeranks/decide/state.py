@@ -22,8 +22,9 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     poison_grace_s: float = 0.5  # for the exit or the stuck process that explains a failed collective
     isolate_s: float = 10.0  # until a process that was told to end has ended
-    pause_s: float = 30.0  # until an interrupted member has left its block
-    ready_s: float = 120.0  # until a process started for a seat can be seated
+    # A member may sit in a labelled section, such as a long save; the progress detector finds one that is stuck.
+    pause_s: float = 900.0  # until an interrupted member has left its block
+    ready_s: float = 600.0  # until a process started for a seat can be seated: it runs the whole set-up of the script
     regroup_s: float = 30.0  # until all members of a term are connected; ready_s more if one has to get ready first
     transfer_s: float = 120.0  # until all members hold the planned state
     resume_s: float = 30.0  # until all members have opened an attempt, after they were told to go on

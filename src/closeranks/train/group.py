@@ -250,6 +250,8 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
         except BaseException:
             world.returned()
             raise
+        if world.on_launched is not None:
+            world.on_launched()
         try:
             inner_future = work.get_future()
         except RuntimeError:

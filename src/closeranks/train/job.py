@@ -269,7 +269,7 @@ class Job:
             messages.Injected(fault=fault, step=step, moment=moment)
         )
         self._striker.at("start-up", -1)
-        self.world.on_collective = self._strike_in_collective
+        self.world.on_launched = self._strike_in_collective
 
     def _strike_in_collective(self) -> None:
         words = self.world.vitals.words

@@ -66,7 +66,7 @@ class World:
         self.opened_ns = 0
         self.backward_seen = True
         self.on_backward: Callable[[], None] = lambda: None  # before the first collective of a backward pass
-        self.on_collective: Callable[[], None] | None = None  # drills strike here
+        self.on_launched: Callable[[], None] | None = None  # drills strike here
         self.on_poison: Callable[[int, str], None] = lambda _term, _detail: None
         self.wait_for_seat: Callable[[], int] = self._no_seat
         self._endpoint: sockets.Endpoint | None = None
@@ -99,8 +99,6 @@ class World:
         with self._changed:
             self._launched += 1
         self.vitals.enter(CODES[operation], size_bytes, now_ns)
-        if self.on_collective is not None:
-            self.on_collective()
 
     def returned(self) -> None:
         """A launched collective is complete, well or not; called by gloo's threads and at a failed launch."""
