@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -38,29 +40,45 @@ def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def plain() -> None:
-    train(norm=False)
+    train(lambda: DistributedDataParallel(Net(), broadcast_buffers=False), scheduled=True)
 
 
 def batch_norm() -> None:
-    train(norm=True)
+    train(lambda: DistributedDataParallel(Net(norm=True), broadcast_buffers=False), scheduled=True)
 
 
-def train(*, norm: bool) -> None:
+def unused_parameters() -> None:
+    train(lambda: DistributedDataParallel(Net(), find_unused_parameters=True))
+
+
+def static_graph() -> None:
+    train(lambda: DistributedDataParallel(Net(), static_graph=True))
+
+
+def compiled() -> None:
+    """A compiled model inside DDP; every newcomer compiles in its rehearsal."""
+    train(lambda: DistributedDataParallel(torch.compile(Net(dropout=0.0), backend="aot_eager")))
+
+
+def train(build: Callable[[], nn.Module], *, scheduled: bool = False, steps: int = STEPS) -> None:
+    """What a user writes."""
     torch.set_num_threads(1)
     job = cr.join(seed=7)
     torch.manual_seed(0)
-    model = DistributedDataParallel(Net(norm=norm), broadcast_buffers=False)
+    model = build()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    batches = cr.Batches(Text(), global_batch=10, seed=3)
-    job.protect(model=model, optimizer=optimizer, scheduler=scheduler, batches=batches)
-    for step in job.steps(until=STEPS):
+    job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=10, seed=3))
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS) if scheduled else None
+    if scheduler is not None:
+        job.protect(scheduler=scheduler)
+    for step in job.steps(until=steps):
         with step:
             loss = loss_of(model, step.batch)
             loss.backward()
             step.report(loss=loss)
             optimizer.step()
-            scheduler.step()
+            if scheduler is not None:
+                scheduler.step()
             optimizer.zero_grad()
 
 
@@ -184,21 +202,6 @@ def fsdp2() -> None:
     assert last < first, (first, last)
 
 
-def endless() -> None:
-    """Runs until it is told to stop."""
-    torch.set_num_threads(1)
-    job = cr.join(seed=7)
-    torch.manual_seed(0)
-    model = DistributedDataParallel(Net())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=4, seed=3))
-    for step in job.steps(until=10**9):
-        with step:
-            loss_of(model, step.batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-
 def accumulate() -> None:
     """no_sync through micro-batches, a GradScaler that skips a step now and then, uneven shares."""
     torch.set_num_threads(1)
@@ -246,30 +249,6 @@ def swallowing() -> None:
             optimizer.zero_grad()
 
 
-def unused_parameters() -> None:
-    variant(find_unused_parameters=True)
-
-
-def static_graph() -> None:
-    variant(static_graph=True)
-
-
-def variant(**options: bool) -> None:
-    torch.set_num_threads(1)
-    job = cr.join(seed=7)
-    torch.manual_seed(0)
-    model = DistributedDataParallel(Net(), **options)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=10, seed=3))
-    for step in job.steps(until=STEPS):
-        with step:
-            loss = loss_of(model, step.batch)
-            loss.backward()
-            step.report(loss=loss)
-            optimizer.step()
-            optimizer.zero_grad()
-
-
 def set_up() -> None:
     """Set-up collectives whose results a newcomer must receive, and a group made by the script."""
     import torch.distributed as dist
@@ -307,16 +286,7 @@ def sockets_of_the_user() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     client = socket.create_connection(listener.getsockname())
     served, _ = listener.accept()
-    job = cr.join(seed=7)
-    torch.manual_seed(0)
-    model = DistributedDataParallel(Net())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=10, seed=3))
-    for step in job.steps(until=STEPS):
-        with step:
-            loss_of(model, step.batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    train(lambda: DistributedDataParallel(Net()))
     client.sendall(b"alive")
     assert served.recv(5) == b"alive"
     late = socket.create_connection(listener.getsockname())
@@ -346,18 +316,6 @@ def refused() -> None:
     assert seen and all("allreduce inside the step block" in text for text in seen), seen
 
 
-def compiled() -> None:
-    """A compiled model inside DDP; every newcomer compiles in its rehearsal."""
-    torch.set_num_threads(1)
-    job = cr.join(seed=7)
-    torch.manual_seed(0)
-    model = DistributedDataParallel(torch.compile(Net(dropout=0.0), backend="aot_eager"))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Text(), global_batch=12, seed=3))
-    for step in job.steps(until=STEPS):
-        with step:
-            loss = loss_of(model, step.batch)
-            loss.backward()
-            step.report(loss=loss)
-            optimizer.step()
-            optimizer.zero_grad()
+def endless() -> None:
+    """Runs until it is told to stop."""
+    train(lambda: DistributedDataParallel(Net()), steps=10**9)
