@@ -13,7 +13,7 @@ import torch
 
 from closeranks.train import setup_record
 from closeranks.train.inner import Inner, Place, PrivateWorld
-from closeranks.train.poison import CollectiveRefused
+from closeranks.train.poison import CollectiveRefused, first_line
 from closeranks.train.untyped import c10d, dist
 from closeranks.train.world import Attempt, World, first_tensor_device
 
@@ -72,7 +72,7 @@ class _WatchedWork(dist.Work):  # type: ignore[misc]
             try:
                 self._work.wait(timeout) if timeout is not None else self._work.wait()
             except RuntimeError as error:
-                self._world.poison_term(self._term, _detail(error))
+                self._world.poison_term(self._term, first_line(error))
             finally:
                 self._world.returned()
         _raise_in_user_code(self._world)
@@ -113,10 +113,6 @@ def _raise_in_user_code(world: World) -> None:
         frame = frame.f_back
     if frame is not None and not frame.f_code.co_filename.startswith(_TORCH_FOLDER):
         world.raise_if_poisoned()
-
-
-def _detail(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 def _size_bytes(value: Any) -> int:
@@ -244,7 +240,7 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
         except RuntimeError as error:
             world.returned()
             if peer_to_peer or isinstance(error, dist.DistError):
-                world.poison_term(term, _detail(error))
+                world.poison_term(term, first_line(error))
                 return OuterWork(_done(result), world)
             raise
         except BaseException:
@@ -263,7 +259,7 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
                 if record is not None:
                     record(result)
             except RuntimeError as error:
-                world.poison_term(term, _detail(error))
+                world.poison_term(term, first_line(error))
             finally:
                 world.returned()
             return result

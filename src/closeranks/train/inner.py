@@ -78,22 +78,6 @@ class Inner:
             self.cuda.abort()
 
 
-class Answered:
-    """The work of a private world: done when it is asked for."""
-
-    def __init__(self, value: Any) -> None:
-        self._future: torch.futures.Future[Any] = torch.futures.Future()
-        self._future.set_result(value)
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """The finished future."""
-        return self._future
-
-    def wait(self) -> bool:
-        """Return at once."""
-        return True
-
-
 def _copy(outputs: Any, inputs: Any) -> None:
     for output, value in zip(outputs, inputs, strict=True):
         output.copy_(value)
@@ -105,69 +89,59 @@ class PrivateWorld:
     def __init__(self, rank: int) -> None:
         self._rank = rank
 
-    def _same(self, tensors: Any, *_: Any) -> Answered:
-        return Answered(tensors)
+    def _same(self, tensors: Any, *_: Any) -> None:
+        """What every peer agrees on is there already."""
 
     allreduce = allreduce_coalesced = broadcast = reduce = _same
     send = _same
 
-    def recv(self, tensors: Any, *_: Any) -> Answered:
+    def recv(self, tensors: Any, *_: Any) -> None:
         for tensor in tensors:
             tensor.zero_()
-        return Answered(tensors)
 
     recv_anysource = recv
 
-    def barrier(self, *_: Any) -> Answered:
-        return Answered([])
+    def barrier(self, *_: Any) -> None:
+        """Nobody is waited for."""
 
-    def allgather(self, outputs: Any, inputs: Any, *_: Any) -> Answered:
+    def allgather(self, outputs: Any, inputs: Any, *_: Any) -> None:
         for per_rank, mine in zip(outputs, inputs, strict=True):
             for output in per_rank:
                 output.copy_(mine)
-        return Answered(outputs)
 
-    def allgather_coalesced(self, output_lists: Any, inputs: Any, *_: Any) -> Answered:
+    def allgather_coalesced(self, output_lists: Any, inputs: Any, *_: Any) -> None:
         for outputs in output_lists:
             _copy(outputs, inputs)
-        return Answered(output_lists)
 
-    def all_gather_single(self, output: torch.Tensor, value: torch.Tensor, *_: Any) -> Answered:
+    def all_gather_single(self, output: torch.Tensor, value: torch.Tensor, *_: Any) -> None:
         parts = output.view(-1).chunk(max(1, output.numel() // max(1, value.numel())))
         for part in parts:
             part.copy_(value.reshape(-1)[: part.numel()])
-        return Answered([output])
 
-    def gather(self, outputs: Any, inputs: Any, *_: Any) -> Answered:
+    def gather(self, outputs: Any, inputs: Any, *_: Any) -> None:
         for per_rank, mine in zip(outputs, inputs, strict=False):
             for output in per_rank:
                 output.copy_(mine)
-        return Answered(outputs)
 
-    def scatter(self, outputs: Any, inputs: Any, *_: Any) -> Answered:
+    def scatter(self, outputs: Any, inputs: Any, *_: Any) -> None:
         for output, per_rank in zip(outputs, inputs, strict=False):
             output.copy_(per_rank[self._rank])
-        return Answered(outputs)
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, *_: Any) -> Answered:
+    def reduce_scatter(self, outputs: Any, inputs: Any, *_: Any) -> None:
         for output, per_rank in zip(outputs, inputs, strict=True):
             output.copy_(per_rank[self._rank])
-        return Answered(outputs)
 
-    def reduce_scatter_single(self, output: torch.Tensor, value: torch.Tensor, *_: Any) -> Answered:
+    def reduce_scatter_single(self, output: torch.Tensor, value: torch.Tensor, *_: Any) -> None:
         flat = output.reshape(-1)
         flat.copy_(value.reshape(-1)[self._rank * flat.numel() :][: flat.numel()])
         output.copy_(flat.view_as(output))
-        return Answered([output])
 
-    def alltoall(self, outputs: Any, inputs: Any, *_: Any) -> Answered:
+    def alltoall(self, outputs: Any, inputs: Any, *_: Any) -> None:
         for output in outputs:
             output.copy_(inputs[self._rank])
-        return Answered(outputs)
 
-    def all_to_all_single(self, output: torch.Tensor, value: torch.Tensor, *_: Any) -> Answered:
+    def all_to_all_single(self, output: torch.Tensor, value: torch.Tensor, *_: Any) -> None:
         if output.shape == value.shape:
             output.copy_(value)
         else:
             output.zero_()
-        return Answered([output])

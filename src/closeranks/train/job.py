@@ -134,6 +134,7 @@ class Job:
         self._pending_seat: messages.Seat | None = None
         self._descriptors: list[int] = []
         self._striker: inject.Striker | None = None
+        self._looping = False
         if environment is None:
             fd = vitals_page.create_memfd("closeranks-vitals")
             size, seat = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
@@ -225,8 +226,6 @@ class Job:
 
     # --- joining -----------------------------------------------------------------------------------------------
 
-    _looping = False
-
     def _join_supervised(self, environment: _Environment, timeout: timedelta) -> None:
         world = self.world
         self.control = Control(environment.control_fd, world)
@@ -235,7 +234,7 @@ class Job:
         world.on_backward = self._on_backward
         world.wait_for_seat = self._wait_for_seat
         self.control.on_descriptors = self._descriptors.extend
-        self._arm(environment)
+        self._arm()
         self.control.start()
         self.control.send(messages.Joined(facts=_facts()))
         group.register(lambda: self.world)
@@ -259,12 +258,10 @@ class Job:
         control.send(messages.Restored(term=term, step=plan.step, digest=""))
         self._loop._await(messages.Go, term)
 
-    def _arm(self, environment: _Environment) -> None:
+    def _arm(self) -> None:
         self._striker = inject.from_environment()
         if self._striker is None:
             return
-        if environment.seat is not None:
-            self._striker.seated(environment.seat, int(os.environ.get("CLOSERANKS_INCARNATION", "1")))
         self._striker.announce = lambda fault, step, moment: self.require_control().send(
             messages.Injected(fault=fault, step=step, moment=moment)
         )

@@ -25,3 +25,8 @@ class CollectiveRefused(RuntimeError):
             f"with the step and some without; call it before optimizer.step(), in step.on_close(...), or between "
             f"steps in job.section(...)"
         )
+
+
+def first_line(error: BaseException) -> str:
+    """An error of the inner group in one line: torch appends stacks of its own to some."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -28,7 +28,7 @@ class Rehearsal:
         named, self._structure = protected.capture()
         self._named = {name: tensor.detach().clone() for name, tensor in named}
         self._buffers = [[b.detach().clone() for b in own] for _, _, own in protected.buffers()]
-        self._local = {name: _copied(value.state_dict()) for name, value in protected.local.items()}
+        self._local = {name: tree.copied(value.state_dict()) for name, value in protected.local.items()}
         self._random = Randomness(0, managed=False).capture() if not randomness.managed else None
 
     def wipe(self) -> None:
@@ -65,9 +65,3 @@ class Rehearsal:
                 os.dup2(kept, number)
                 os.close(kept)
             os.close(log)
-
-
-def _copied(state: Any) -> Any:
-    tensors: list[torch.Tensor] = []
-    structure = tree.flatten("state", state, tensors)
-    return tree.unflatten(structure, [t.detach().clone() for t in tensors])

@@ -174,7 +174,7 @@ class Loop:
         world, job = self.world, self.job
         if world.attempt is not Attempt.NONE:
             raise RuntimeError("`with step:` inside another step block; one block is one update")
-        if not step.rehearsal:
+        if job.control is not None and not step.rehearsal:  # without a supervisor nothing is tried again
             job.undo.take()
         if job.batches is not None:
             step.batch = job.batches.fetch(step.number, world.seat or 0, world.size)

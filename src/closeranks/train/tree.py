@@ -86,3 +86,10 @@ def unflatten(structure: Any, tensors: list[torch.Tensor]) -> Any:
         parts = [unflatten(item, tensors) for item in body]
         return parts if kind == "l" else tuple(parts)
     raise ValueError(f"unknown node {kind!r} in a state structure")
+
+
+def copied(state: Any) -> Any:
+    """The same nested state with tensors of its own."""
+    tensors: list[torch.Tensor] = []
+    structure = flatten("state", state, tensors)
+    return unflatten(structure, [tensor.detach().clone() for tensor in tensors])

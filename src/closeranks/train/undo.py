@@ -46,7 +46,7 @@ class UndoArea:
                 continue
             self._buffers[name] = (versions, [b.detach().clone() for b in buffers])
         for name, other in self._protected.changing().items():
-            self._others[name] = _copied(other.state_dict())
+            self._others[name] = tree.copied(other.state_dict())
         for name, optimizer in self._protected.optimizers.items():
             self._groups[name] = [
                 {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in group.items() if k != "params"}
@@ -68,7 +68,7 @@ class UndoArea:
                         buffer.copy_(copy)
         everyone = self._protected.changing()
         for name, state in self._others.items():
-            everyone[name].load_state_dict(_copied(state))
+            everyone[name].load_state_dict(tree.copied(state))
             _forget_unscaling(everyone[name])
         for name, groups in self._groups.items():
             for group, saved in zip(self._protected.optimizers[name].param_groups, groups, strict=True):
@@ -84,9 +84,3 @@ def _forget_unscaling(value: Any) -> None:
     """A scaler remembers outside its state_dict that gradients were unscaled; those of a void attempt are gone."""
     if isinstance(value, torch.amp.GradScaler):
         value._per_optimizer_states.clear()
-
-
-def _copied(state: Any) -> Any:
-    tensors: list[torch.Tensor] = []
-    structure = tree.flatten("state", state, tensors)
-    return tree.unflatten(structure, [t.detach().clone() for t in tensors])

@@ -21,7 +21,7 @@ from closeranks.operations import CODES
 from closeranks.signs import Doing
 from closeranks.train import sockets
 from closeranks.train.inner import Inner, PrivateWorld
-from closeranks.train.poison import PeerLost
+from closeranks.train.poison import PeerLost, first_line
 from closeranks.train.untyped import dist
 
 if TYPE_CHECKING:
@@ -136,8 +136,8 @@ class World:
             for group in self.groups:
                 self._give_inside(group)
         except RuntimeError as error:
-            self.poison_term(place.term, f"regroup failed: {_first_line(error)}")
-            raise PeerLost(place.term, _first_line(error)) from error
+            self.poison_term(place.term, f"regroup failed: {first_line(error)}")
+            raise PeerLost(place.term, first_line(error)) from error
         finally:
             with self._changed:
                 self._regrouping = False
@@ -193,7 +193,7 @@ class World:
         try:
             self._give_inside(group)
         except RuntimeError as error:
-            self.poison_term(self.term, f"new group failed: {_first_line(error)}")
+            self.poison_term(self.term, f"new group failed: {first_line(error)}")
             raise PeerLost(self.term, self.poison or str(error)) from error
         finally:
             with self._changed:
@@ -241,10 +241,6 @@ class World:
         sockets.cut(ports, peers | ({endpoint} if endpoint is not None else set()))
         for inner in inners:
             inner.abort_accelerator()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 def first_tensor_device(tensors: Any) -> torch.device:
