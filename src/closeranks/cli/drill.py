@@ -98,7 +98,8 @@ def _planned_drills(target: list[str], seeds: range) -> list[campaign.Drawn]:
     try:
         plan = parse(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        _refuse(f"{path}: the plan cannot be read: {error}")
+        reason = error.strerror if isinstance(error, OSError) else error
+        _refuse(f"{path}: the plan cannot be read: {reason}; give a TOML file, such as those in examples/plans")
     except PlanError as error:
         _refuse(str(error))
     return campaign.planned(plan, target[0], seeds)
