@@ -72,16 +72,17 @@ class SeatPage:
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    @property
-    def needed(self) -> bool:
+    def _needed(self, buffers: list[tuple[str, torch.nn.Module, list[torch.Tensor]]]) -> bool:
         """Whether this seat has any local state."""
-        protected = self._protected
-        return bool(protected.local) or not self._randomness.managed or bool(protected.buffers())
+        return bool(buffers or self._protected.local or not self._randomness.managed)
+
+    def _named_buffers(self) -> list[tuple[str, torch.Tensor]]:
+        return [(f"{name}/{i}", b) for name, _, own in self._protected.buffers() for i, b in enumerate(own)]
 
     def write(self, step: int) -> None:
         """Make the current local state that of ``step``, unless it was written already and nothing has changed."""
         buffers = self._protected.buffers()
-        if not (buffers or self._protected.local or not self._randomness.managed):
+        if not self._needed(buffers):
             return
         versions = self._versions(buffers)
         if self._written == (step, versions):
@@ -112,7 +113,7 @@ class SeatPage:
         return tuple(found)
 
     def _content(self) -> tuple[bytes, list[torch.Tensor]]:
-        buffers = [(f"{name}/{i}", b) for name, _, own in self._protected.buffers() for i, b in enumerate(own)]
+        buffers = self._named_buffers()
         extra: list[torch.Tensor] = []
         structure = self._protected.local_structure(extra)
         random = self._randomness.capture()
@@ -157,7 +158,7 @@ class SeatPage:
         Raises:
             SeatStateMissing: no half holds that step; nothing was changed.
         """
-        if not self.needed or step < 0:
+        if step < 0 or not self._needed(self._protected.buffers()):
             return
         content, body = _read_half(self._fd, step)
         offset = 0
@@ -178,11 +179,10 @@ class SeatPage:
     def _adopt(self, content: _Content, loaded: list[torch.Tensor]) -> None:
         by_name = {leaf.name: t for leaf, t in zip(content.buffers, loaded, strict=False)}
         with torch.no_grad():
-            for name, _, own in self._protected.buffers():
-                for i, buffer in enumerate(own):
-                    if f"{name}/{i}" not in by_name:
-                        raise SeatStateMissing(f"buffer {name}/{i} is not in the predecessor's page")
-                    buffer.copy_(by_name[f"{name}/{i}"])
+            for name, buffer in self._named_buffers():
+                if name not in by_name:
+                    raise SeatStateMissing(f"buffer {name} is not in the predecessor's page")
+                buffer.copy_(by_name[name])
         extra = loaded[len(content.buffers) :]
         for name, value in self._protected.local.items():
             value.load_state_dict(tree.unflatten(content.structure[name], extra))
@@ -191,7 +191,7 @@ class SeatPage:
 
     def digest(self) -> str:
         """Digest of the current local state, for comparisons between runs."""
-        buffers = [(f"{name}/{i}", b) for name, _, own in self._protected.buffers() for i, b in enumerate(own)]
+        buffers = self._named_buffers()
         extra: list[torch.Tensor] = []
         structure = self._protected.local_structure(extra)
         return digest(buffers + [(str(i), t) for i, t in enumerate(extra)], structure)
