@@ -11,6 +11,9 @@ import closeranks
 
 ROOT = Path(closeranks.__file__).parent
 PURE = ("events", "faults", "operations", "signs", "detect", "decide", "plan", "diagnose")
+PURE_OF_CHECKPOINT = frozenset(
+    {"erasure", "extents", "format", "history", "image", "problems", "restore_plan", "retention", "tiers"}
+)
 PURE_LIBRARIES = frozenset(
     {"__future__", "abc", "bisect", "collections", "dataclasses", "difflib", "enum", "fractions", "functools"}
     | {"hashlib", "heapq", "itertools", "math", "msgspec", "numpy", "operator", "re", "statistics", "string"}
@@ -25,6 +28,7 @@ IMPORT_LIMIT_S = 0.3
 
 def _pure_files() -> list[Path]:
     roots = [ROOT / name for name in PURE] + [ROOT / f"{name}.py" for name in PURE]
+    roots += [ROOT / "checkpoint" / f"{name}.py" for name in PURE_OF_CHECKPOINT]
     return sorted(file for root in roots for file in ([root] if root.is_file() else root.rglob("*.py")))
 
 
@@ -40,7 +44,7 @@ def _imports(tree: ast.AST) -> set[str]:
 def _is_pure(name: str) -> bool:
     top, *rest = name.split(".")
     if top == "closeranks":
-        return bool(rest) and rest[0] in PURE
+        return bool(rest) and (rest[0] in PURE or (rest[0] == "checkpoint" and rest[1] in PURE_OF_CHECKPOINT))
     return top in PURE_LIBRARIES
 
 
