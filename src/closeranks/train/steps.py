@@ -307,7 +307,9 @@ class Loop:
             control.snapshot = None
         if asked.step < self.closed:
             problem = f"seat {self.world.seat} had closed step {self.closed} when it was asked"
-            control.send(messages.Snapped(save=asked.save, step=asked.step, image_bytes=0, pause_s=0.0, problem=problem))
+            control.send(
+                messages.Snapped(save=asked.save, step=asked.step, image_bytes=0, pause_s=0.0, problem=problem)
+            )
             return
         with self.job.section("snapshot"):
             self.job.strike("snapshot", self.closed)
