@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from closeranks.events import (
     Account,
     Category,
+    CheckpointCommitted,
     IncidentClosed,
     IncidentOpened,
     Phase,
@@ -20,6 +21,7 @@ from closeranks.events import (
     RunEnded,
     RunStarted,
     StepClosed,
+    StoreOpened,
 )
 from closeranks.observe.goodput import LedgerError, ledger_of
 from closeranks.observe.history import EmptyJournalError
