@@ -9,6 +9,8 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
+from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 FILE_MODE: Final = 0o600
@@ -34,7 +36,7 @@ class Found(NamedTuple):
 class Files(Protocol):
     """The file events of a store. Safe for use by several threads."""
 
-    def make(self, path: str) -> int:
+    def make(self, path: Path) -> int:
         """A new empty file, mode 0600, open for writing; FileExistsError when the name is taken."""
         ...
 
@@ -58,7 +60,7 @@ class Files(Protocol):
         """Bring data and length of a file to the disk."""
         ...
 
-    def fsync_folder(self, path: str) -> None:
+    def fsync_folder(self, path: Path) -> None:
         """Bring the names in a folder to the disk."""
         ...
 
@@ -66,23 +68,23 @@ class Files(Protocol):
         """Give a descriptor back."""
         ...
 
-    def link(self, source: str, target: str) -> None:
+    def link(self, source: Path, target: Path) -> None:
         """A second name for a file; FileExistsError when the name is taken."""
         ...
 
-    def unlink(self, path: str) -> None:
+    def unlink(self, path: Path) -> None:
         """Take a name away."""
         ...
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: Path) -> None:
         """A new folder, mode 0700; FileExistsError when the name is taken."""
         ...
 
-    def rmdir(self, path: str) -> None:
+    def rmdir(self, path: Path) -> None:
         """Remove an empty folder."""
         ...
 
-    def open_read(self, path: str) -> int:
+    def open_read(self, path: Path) -> int:
         """A descriptor for reading; does not wait when the path is a pipe."""
         ...
 
@@ -90,7 +92,7 @@ class Files(Protocol):
         """Read from a place; returns the number of bytes read, 0 at the end."""
         ...
 
-    def find(self, path: str) -> Found:
+    def find(self, path: Path) -> Found:
         """What a path leads to."""
         ...
 
@@ -98,11 +100,11 @@ class Files(Protocol):
         """What a descriptor leads to."""
         ...
 
-    def names(self, folder: str) -> list[tuple[str, bool]]:
+    def names(self, folder: Path) -> list[tuple[str, bool]]:
         """Names in a folder, and whether each is a folder."""
         ...
 
-    def free_bytes(self, path: str) -> int:
+    def free_bytes(self, path: Path) -> int:
         """Room left for this user."""
         ...
 
@@ -110,7 +112,7 @@ class Files(Protocol):
 class RealFiles:
     """The kernel's."""
 
-    def make(self, path: str) -> int:
+    def make(self, path: Path) -> int:
         """See Files."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
 
@@ -147,7 +149,7 @@ class RealFiles:
         """See Files."""
         os.fsync(fd)
 
-    def fsync_folder(self, path: str) -> None:
+    def fsync_folder(self, path: Path) -> None:
         """See Files."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -159,23 +161,23 @@ class RealFiles:
         """See Files."""
         os.close(fd)
 
-    def link(self, source: str, target: str) -> None:
+    def link(self, source: Path, target: Path) -> None:
         """See Files."""
-        os.link(source, target)
+        target.hardlink_to(source)
 
-    def unlink(self, path: str) -> None:
+    def unlink(self, path: Path) -> None:
         """See Files."""
-        os.unlink(path)
+        path.unlink()
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: Path) -> None:
         """See Files."""
-        os.mkdir(path, FOLDER_MODE)
+        path.mkdir(FOLDER_MODE)
 
-    def rmdir(self, path: str) -> None:
+    def rmdir(self, path: Path) -> None:
         """See Files."""
-        os.rmdir(path)
+        path.rmdir()
 
-    def open_read(self, path: str) -> int:
+    def open_read(self, path: Path) -> int:
         """See Files."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
@@ -183,33 +185,32 @@ class RealFiles:
         """See Files."""
         return os.preadv(fd, [target], at)
 
-    def find(self, path: str) -> Found:
+    def find(self, path: Path) -> Found:
         """See Files."""
-        return _found(os.stat(path))
+        return _found(path.stat())
 
     def find_open(self, fd: int) -> Found:
         """See Files."""
         return _found(os.fstat(fd))
 
-    def names(self, folder: str) -> list[tuple[str, bool]]:
+    def names(self, folder: Path) -> list[tuple[str, bool]]:
         """See Files."""
         with os.scandir(folder) as entries:
             return [(entry.name, entry.is_dir()) for entry in entries]
 
-    def free_bytes(self, path: str) -> int:
+    def free_bytes(self, path: Path) -> int:
         """See Files."""
         room = os.statvfs(path)
         return room.f_bavail * room.f_frsize
 
 
 def _found(status: os.stat_result) -> Found:
-    kind = status.st_mode & 0o170000
     return Found(
         device=status.st_dev,
         inode=status.st_ino,
         links=status.st_nlink,
         length=status.st_size,
-        is_file=kind == 0o100000,
-        is_folder=kind == 0o040000,
+        is_file=stat.S_ISREG(status.st_mode),
+        is_folder=stat.S_ISDIR(status.st_mode),
         modified_wall_s=status.st_mtime,
     )

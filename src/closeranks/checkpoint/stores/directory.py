@@ -34,8 +34,8 @@ class DirectoryStore:
     """
 
     def __init__(self, root: Path, files: Files | None = None) -> None:
-        self._root = os.path.abspath(root)  # noqa: PTH100 - not resolved: what the user wrote is what messages show
-        self.url = self._root
+        self._root = root.absolute()  # not resolved: messages show what the user wrote
+        self.url = str(self._root)
         self._files = RealFiles() if files is None else files
         self._folders = Folders(self._root, self._files)
 
@@ -53,9 +53,9 @@ class DirectoryStore:
         """See Store. Also what was listed and read before is on the disk when this returns, whoever wrote it."""
         path = self._path(key)
         with self._said(f"{path}: creating an object of {len(data):,} bytes"):
-            self._folders.make(os.path.dirname(path))
+            self._folders.make(path.parent)
             # First what the caller may have seen, then what depends on it: a power cut must not keep only the latter.
-            self._folders.show(os.path.dirname(path))
+            self._folders.show(path.parent)
             self._folders.settle()
             waiting = self._waiting_file(memoryview(data))
             try:
@@ -76,7 +76,7 @@ class DirectoryStore:
                 with contextlib.suppress(OSError):
                     self._files.unlink(path)
                 raise
-            self._folders.fsync(os.path.dirname(path))
+            self._folders.fsync(path.parent)
         return length
 
     def read_into(self, key: str, begin: int, target: Buffer) -> None:
@@ -94,7 +94,7 @@ class DirectoryStore:
                 raise self._damaged(path, key, f"at most {limit_bytes:,} bytes", f"a file of {found.length:,}")
             data = bytearray(found.length)
             self._read_all(fd, memoryview(data), 0, (path, key))
-        self._folders.show(os.path.dirname(path))
+        self._folders.show(path.parent)
         return bytes(data)
 
     def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
@@ -112,15 +112,15 @@ class DirectoryStore:
             with self._said(f"{path}: deleting the object"):
                 with contextlib.suppress(FileNotFoundError):
                     self._files.unlink(path)
-                self._remove_empty(os.path.dirname(path))
+                self._remove_empty(path.parent)
 
     def close(self) -> None:
         """Nothing to give back: descriptors live only within a call."""
 
     # --- creating -----------------------------------------------------------------------------------------------
 
-    def _waiting_file(self, data: memoryview) -> str:
-        path = f"{self._root}/{UNFINISHED}/{secrets.token_hex(16)}"
+    def _waiting_file(self, data: memoryview) -> Path:
+        path = self._root / UNFINISHED / secrets.token_hex(16)
         fd = self._in_folder(path, lambda: self._files.make(path))
         try:
             self._fill(fd, (data,), None)
@@ -130,7 +130,7 @@ class DirectoryStore:
             raise
         return path
 
-    def _publish(self, waiting: str, path: str) -> bool:
+    def _publish(self, waiting: Path, path: Path) -> bool:
         try:
             self._in_folder(path, lambda: self._files.link(waiting, path))
             ours = True
@@ -145,19 +145,19 @@ class DirectoryStore:
             ours = True
         try:
             # Also when another won: the caller goes on to depend on what is there.
-            self._folders.fsync(os.path.dirname(path))
+            self._folders.fsync(path.parent)
         except OSError as error:
             raise problem_of(error, f"{path}: bringing its name to the disk", doubtful=True) from error
         return ours
 
-    def _is_same(self, waiting: str, path: str) -> bool:
+    def _is_same(self, waiting: Path, path: Path) -> bool:
         try:
             one, other = self._files.find(waiting), self._files.find(path)
         except FileNotFoundError:
             return False
         return (one.device, one.inode) == (other.device, other.inode)
 
-    def _is_there(self, path: str) -> bool:
+    def _is_there(self, path: Path) -> bool:
         try:
             self._files.find(path)
         except FileNotFoundError:
@@ -184,9 +184,9 @@ class DirectoryStore:
         finally:
             self._files.close(fd)
 
-    def _in_folder(self, path: str, do: Callable[[], T]) -> T:
+    def _in_folder(self, path: Path, do: Callable[[], T]) -> T:
         """``do`` in a folder that is there: it may be taken away as empty, or be made by others, at any moment."""
-        folder = os.path.dirname(path)
+        folder = path.parent
         for left in reversed(range(_TRIES)):
             self._folders.make(folder)
             try:
@@ -198,7 +198,7 @@ class DirectoryStore:
         raise AssertionError
 
     @contextlib.contextmanager
-    def _opened(self, key: str) -> Iterator[tuple[str, int, Found]]:
+    def _opened(self, key: str) -> Iterator[tuple[Path, int, Found]]:
         path = self._path(key)
         with self._said(f"{path}: reading"):
             try:
@@ -213,7 +213,7 @@ class DirectoryStore:
             finally:
                 self._files.close(fd)
 
-    def _read_all(self, fd: int, view: memoryview, begin: int, name: tuple[str, str]) -> None:
+    def _read_all(self, fd: int, view: memoryview, begin: int, name: tuple[Path, str]) -> None:
         done = 0
         while done < len(view):
             count = self._files.pread_into(fd, view[done:], begin + done)
@@ -222,7 +222,7 @@ class DirectoryStore:
             done += count
 
     def _walk(self, folder: str, prefix: str, after: str) -> Iterator[Listed]:
-        at = f"{self._root}/{folder}" if folder else self._root
+        at = self._root / folder
         try:
             names = self._files.names(at)
         except (FileNotFoundError, NotADirectoryError):
@@ -238,22 +238,22 @@ class DirectoryStore:
                     yield from self._walk(key[:-1], prefix, after)
             elif key.startswith(prefix) and key > after:
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                    found = self._files.find(f"{self._root}/{key}")
+                    found = self._files.find(self._root / key)
                     yield Listed(key, found.length, found.modified_wall_s)
 
-    def _remove_empty(self, folder: str) -> None:
+    def _remove_empty(self, folder: Path) -> None:
         while folder != self._root:
             try:
                 self._files.rmdir(folder)
             except OSError:  # not empty, not ours, or gone: none of it is in the way of anything
                 return
             self._folders.forget(folder)
-            folder = os.path.dirname(folder)
+            folder = folder.parent
 
     # --- names and messages -------------------------------------------------------------------------------------
 
-    def _path(self, key: str) -> str:
-        return f"{self._root}/{checked_key(key, self.url)}"
+    def _path(self, key: str) -> Path:
+        return self._root / checked_key(key, self.url)
 
     @contextlib.contextmanager
     def _said(self, doing: str) -> Iterator[None]:
@@ -271,7 +271,7 @@ class DirectoryStore:
             return self._files.free_bytes(self._root)
         return None
 
-    def _damaged(self, path: str, key: str, expected: str, got: str) -> Damaged:
+    def _damaged(self, path: Path, key: str, expected: str, got: str) -> Damaged:
         return Damaged(
             f"{path}: expected {expected}, got {got}; restore from another home or generation", object_key=key
         )

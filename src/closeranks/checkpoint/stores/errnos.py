@@ -43,7 +43,7 @@ _EXPECTED: Final = {
 }
 _WAY_OUT: Final = {
     errno.ENOSPC: "free some, keep fewer generations ('closeranks ckpt gc', --keep), or choose another --store",
-    errno.EDQUOT: "remove something or have the quota raised, keep fewer generations (--keep), or choose another --store",
+    errno.EDQUOT: "remove something, have the quota raised, keep fewer generations (--keep), or choose another --store",
     errno.EROFS: "mount it writable, or choose another --store; a disk that became read-only by itself is failing",
     errno.EACCES: "give this user write access to the folder (chown, chmod), or choose another --store",
     errno.EPERM: "give this user write access to the folder (chown, chmod), or choose another --store",

@@ -77,8 +77,8 @@ class MemoryStore:
         data = self._data(key)
         if len(data) > limit_bytes:
             raise Damaged(
-                f"{self.url} {key}: expected at most {limit_bytes:,} bytes, got an object of {len(data):,}; restore from"
-                " another home or generation",
+                f"{self.url} {key}: expected at most {limit_bytes:,} bytes, got an object of {len(data):,}; restore"
+                " from another home or generation",
                 object_key=key,
             )
         return bytes(data)

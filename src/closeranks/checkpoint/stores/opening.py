@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import secrets
 from pathlib import Path
 from typing import Final
@@ -50,7 +49,8 @@ def open_store(text: str) -> Store:
     if scheme in ("http", "https"):
         hint = f"for an S3-compatible server at that address write s3://BUCKET/PREFIX?endpoint={scheme}://HOST:PORT"
     raise StoreRefused(
-        f"--store {text}: expected a path or a URL of {', '.join(f'{one}://' for one in known)}, got {scheme}://; {hint}"
+        f"--store {text}: expected a path or a URL of {', '.join(f'{one}://' for one in known)}, got {scheme}://;"
+        f" {hint}"
     )
 
 
@@ -97,9 +97,9 @@ def probe(store: Store) -> tuple[str, ...]:
     won = created(store, key, first)
     if not won or created(store, key, second) or retried(lambda: store.read(key, _LIMIT_BYTES)) != first:
         raise StoreRefused(
-            f"{store.url}: expected the second of two creates of {key} to be refused, got a store that lets both win: two"
-            " writers could overwrite each other's checkpoints. Use a file system with hard links, or an object store"
-            " with conditional writes (If-None-Match)"
+            f"{store.url}: expected the second of two creates of {key} to be refused, got a store that lets both win:"
+            " two writers could overwrite each other's checkpoints. Use a file system with hard links, or an object"
+            " store with conditional writes (If-None-Match)"
         )
     _sweep_probes(store, key)
     return tuple(getattr(store, "notes", ()))
@@ -125,8 +125,8 @@ def _identity(store: Store) -> Identity | None:
         version = msgspec.json.decode(data, type=_FormatOnly).format
         if version > FORMAT:
             raise StoreRefused(
-                f"{store.url}/{IDENTITY_KEY}: expected format {FORMAT} or older, got format {version}, written by a newer"
-                " version of closeranks; install that version (pip install --upgrade closeranks)"
+                f"{store.url}/{IDENTITY_KEY}: expected format {FORMAT} or older, got format {version}, written by a"
+                " newer version of closeranks; install that version (pip install --upgrade closeranks)"
             )
         return msgspec.json.decode(data, type=Identity)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -146,8 +146,8 @@ def _require_no_log(store: Store) -> None:
     first = next(retried(lambda: store.list(LOG_PREFIX)), None)
     if first is not None:
         raise StoreRefused(
-            f"{store.url}: expected {IDENTITY_KEY} beside the log, got {first.key} without it; put that object back from a"
-            " copy (it never changes), or choose another --store"
+            f"{store.url}: expected {IDENTITY_KEY} beside the log, got {first.key} without it; put that object back"
+            " from a copy (it never changes), or choose another --store"
         )
 
 
@@ -155,8 +155,8 @@ def _file_path(text: str) -> str:
     parts = urlsplit(text)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise StoreRefused(
-            f"--store {text}: expected file:///absolute/path, got host {parts.netloc!r}; write three slashes, or the path"
-            " alone"
+            f"--store {text}: expected file:///absolute/path, got host {parts.netloc!r}; write three slashes, or the"
+            " path alone"
         )
     return unquote(parts.path)
 
@@ -166,4 +166,4 @@ def _folder(path: str, text: str) -> Path:
         raise StoreRefused(
             f"--store {text!r}: expected the path of a folder or a URL, got none; write for example ./ckpt"
         )
-    return Path(os.path.expanduser(path))  # noqa: PTH111 - an unknown "~name" stays as it is written
+    return Path(path).expanduser()

@@ -64,4 +64,4 @@ def _holds(store: Store, key: str, data: bytes) -> bool:
 
 def _wait_s(round_: int) -> float:
     # Doubling, and drawn from the upper half, so that many writers do not come back at the same moment.
-    return FIRST_WAIT_S * 2**round_ * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, hides nothing
+    return FIRST_WAIT_S * float(2**round_) * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, hides nothing
