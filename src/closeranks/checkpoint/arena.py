@@ -13,6 +13,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -46,7 +47,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     local: Any = None
 
 
-class Filled(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Filled:
     """A whole image. ``image`` is the arena's own memory: valid until the arena is opened for another image."""
 
     step: int

@@ -1,0 +1,193 @@
+"""The threads of a keeper: one for each tier, so that a slow one holds up nothing but itself."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from closeranks.checkpoint.arena import Arena, Filled
+from closeranks.checkpoint.format import ShardIndex
+from closeranks.checkpoint.keeper_messages import FromKeeper, Progress, Publish
+from closeranks.checkpoint.problems import CheckpointProblem, Damaged, SaveFailed
+from closeranks.checkpoint.writing import Options, seal_index
+
+_PROGRESS_S: Final = 0.5  # between two reports of one stage
+
+
+class GivenUp(Exception):
+    """The save was given up while it was worked on; its report is out already."""
+
+
+class Event(NamedTuple):
+    """What a thread tells the main one."""
+
+    what: str  # "report", "has_read", "ended", "digested", "idle"
+    tier: str
+    save: int = -1
+    report: FromKeeper | None = None
+    seals: tuple[tuple[Arena, ShardIndex], ...] = ()
+
+
+class Mailbox:
+    """From the threads to the main one, which waits for ``fd`` to become readable."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+
+    def post(self, event: Event) -> None:
+        """Called from any thread."""
+        self._events.put(event)
+        os.eventfd_write(self.fd, 1)
+
+    def take(self) -> list[Event]:
+        """All events that have arrived; never blocks."""
+        try:
+            os.eventfd_read(self.fd)
+        except BlockingIOError:
+            return []
+        events = []
+        while not self._events.empty():
+            events.append(self._events.get())
+        return events
+
+
+class Images:
+    """The arenas of one save, shared by the tiers that write it; digested once, by the first that needs it."""
+
+    def __init__(self, publish: Publish, arenas: Sequence[Arena], options: Options) -> None:
+        self.publish = publish
+        self.arenas = tuple(arenas)
+        self._options = options
+        self._lock = threading.Lock()
+        self._sealed: list[Filled] = []
+
+    def sealed(self, progress: Callable[[str, int, int], None], mailbox: Mailbox) -> list[Filled]:
+        """The images with the indices that memory homes keep.
+
+        Raises:
+            Damaged: an arena holds no whole image of the save's step; nothing of it may be used.
+        """
+        with self._lock:
+            if not self._sealed:
+                whole = [self._filled(writer, arena) for writer, arena in zip(self.publish.writers, self.arenas)]
+                indices = [
+                    seal_index(filled, self.publish.attempt, writer, self._options, progress)
+                    for writer, filled in zip(self.publish.writers, whole, strict=True)
+                ]
+                self._sealed = [filled._replace(index=index) for filled, index in zip(whole, indices, strict=True)]
+                pairs = tuple(zip(self.arenas, indices, strict=True))
+                mailbox.post(Event("digested", "", self.publish.save, seals=pairs))
+            return self._sealed
+
+    def _filled(self, writer: int, arena: Arena) -> Filled:
+        filled = arena.filled()
+        if filled is None:
+            raise Damaged(f"save {self.publish.save}: the arena of writer {writer} holds no whole image")
+        if filled.step != self.publish.step:
+            raise Damaged(
+                f"save {self.publish.save}: the arena of writer {writer} holds step {filled.step}, "
+                f"expected step {self.publish.step}"
+            )
+        return filled
+
+
+class Ticket:
+    """One tier's share of one save, in its thread's hands. ``cancel`` may come from the main thread at any time."""
+
+    def __init__(self, images: Images, tier: str, delay_s: float, mailbox: Mailbox) -> None:
+        self.images = images
+        self.publish = images.publish
+        self.tier = tier
+        self.began_s = time.monotonic()
+        self.deadline_s = self.began_s + images.publish.deadline_s
+        self._delay_s = delay_s
+        self._mailbox = mailbox
+        self._cancelled = threading.Event()
+        self._told: tuple[str, float] = ("", 0.0)
+
+    def cancel(self) -> None:
+        """Its report is out: stop as soon as possible, publish nothing."""
+        self._cancelled.set()
+
+    def check(self) -> None:
+        """Go on only if the save is still wanted.
+
+        Raises:
+            GivenUp: it is not.
+        """
+        if self._cancelled.is_set():
+            raise GivenUp
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, unless the save is given up meanwhile.
+
+        Raises:
+            GivenUp: it was.
+        """
+        if self._cancelled.wait(seconds):
+            raise GivenUp
+
+    def wait_for_turn(self) -> None:
+        """Stagger: begin when it is this writer's turn."""
+        self.wait(max(0.0, self._delay_s - (time.monotonic() - self.began_s)))
+
+    def sealed(self) -> list[Filled]:
+        """The images with their digests."""
+        return self.images.sealed(self.progress, self._mailbox)
+
+    def progress(self, stage: str, done_bytes: int, total_bytes: int) -> None:
+        """Tell how far it is, now and then; the place where a save that was given up stops.
+
+        Raises:
+            GivenUp: it was.
+        """
+        self.check()
+        now_s, (told, told_s) = time.monotonic(), self._told
+        if stage == told and now_s < told_s + _PROGRESS_S:
+            return
+        self._told = (stage, now_s)
+        report = Progress(
+            save=self.publish.save, tier=self.tier, stage=stage, done_bytes=done_bytes, total_bytes=total_bytes
+        )
+        self._mailbox.post(Event("report", self.tier, self.publish.save, report))
+
+    def has_read(self) -> None:
+        """The arenas are not needed any more."""
+        self._mailbox.post(Event("has_read", self.tier, self.publish.save))
+
+
+class Lane:
+    """The thread of one tier: one piece of work at a time."""
+
+    def __init__(self, name: str, mailbox: Mailbox) -> None:
+        self.name = name
+        self.busy_since_s: float | None = None  # read and written by the main thread only
+        self._mailbox = mailbox
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=f"lane-{name}", daemon=True).start()
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Begin; ``work`` reports by itself and raises nothing. "idle" is posted when it has returned."""
+        self.busy_since_s = time.monotonic()
+        self._work.put(work)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            del work  # an idle lane holds no arena
+            self._mailbox.post(Event("idle", self.name))
+
+
+def said(error: BaseException) -> str:
+    """The words for a report. Problems of ours are sentences; anything else is a mistake and shows its kind."""
+    if isinstance(error, CheckpointProblem):
+        return str(error)
+    return f"unexpected {type(error).__name__}: {error}; this is a mistake in closeranks, please report it"
+
+
+__all__ = ["Event", "GivenUp", "Images", "Lane", "Mailbox", "SaveFailed", "Ticket", "said"]
