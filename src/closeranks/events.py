@@ -361,7 +361,6 @@ class CheckpointCommitted(Event, frozen=True, tag=True):
 class SaveFailed(Event, frozen=True, tag=True):
     """A save did not become durable. Training goes on; what was committed before is untouched."""
 
-    save: int
     step: int
     problem: str
 

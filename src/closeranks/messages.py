@@ -259,10 +259,6 @@ class Load(_Message, frozen=True, tag=True):
     descriptors: int = 0
 
 
-class NothingToLoad(_Message, frozen=True, tag=True):
-    """Begin with the state that the script built."""
-
-
 class Adopt(_Message, frozen=True, tag=True):
     """Every member has loaded the state of ``step``: make it the live one."""
 
@@ -284,19 +280,7 @@ class Dump(_Message, frozen=True, tag=True):
 
 
 SupervisorMessage = (
-    Interrupt
-    | Seat
-    | Restore
-    | Go
-    | StopAfter
-    | Snapshot
-    | SaveProblem
-    | Load
-    | NothingToLoad
-    | Adopt
-    | Leave
-    | Ping
-    | Dump
+    Interrupt | Seat | Restore | Go | StopAfter | Snapshot | SaveProblem | Load | Adopt | Leave | Ping | Dump
 )
 
 Message = WorkerMessage | SupervisorMessage

@@ -38,7 +38,7 @@ OTHERS = (
     SaveIntervalChosen(interval_s=60.0, reason="write time 2 s"),
     SnapshotTaken(save=1, step=50, image_bytes=1000, pause_s=0.01),
     CheckpointCommitted(save=1, step=50, generation=7, written_bytes=1000, reused_bytes=0, took_s=0.5),
-    SaveFailed(save=2, step=60, problem="no space left"),
+    SaveFailed(step=60, problem="no space left"),
     CheckpointsRetired(generations=(3, 4), freed_bytes=2000),
     CheckpointVerified(generation=7, held=True, detail="4 shards", took_s=0.2),
     StateLoaded(step=40, source="store", took_s=0.3),
@@ -109,6 +109,6 @@ def test_steps_are_details_and_incidents_are_trouble(event, level):
 
 
 def test_a_failed_save_is_told_loudly():
-    failed = SaveFailed(save=2, step=60, problem="no space left")
+    failed = SaveFailed(step=60, problem="no space left")
     assert level_of(failed) is Level.TROUBLE
     assert "SAVE FAILED: step 60 is not durable" in describe(failed)

@@ -13,9 +13,10 @@ from typing import Annotated
 import msgspec
 import typer
 
+from closeranks.checkpoint.tiers import TiersError
 from closeranks.run.folder import FolderError, claim, default_folder, read_run_file, release
 from closeranks.run.guardian import guard
-from closeranks.run.options import HelpAsked, RunOptions, Target, UsageError, View, parse
+from closeranks.run.options import HelpAsked, RunOptions, Target, UsageError, View, parse, tiers_of
 
 EXIT_USAGE = 2
 
@@ -84,8 +85,9 @@ def register(app: typer.Typer) -> None:
 def main(argv: Sequence[str]) -> int:
     """Run the command line after ``closeranks run``; the exit code."""
     try:
-        options = parse(argv, _earlier)
+        options = _with_absolute_paths(parse(argv, _earlier))
         _require_target(options)
+        _require_tiers(options)
         folder = _folder(options, tuple(argv))
     except HelpAsked:
         sys.stdout.write(HELP)
@@ -116,6 +118,23 @@ def _earlier(folder: str) -> RunOptions:
     if file.options.store is None:
         raise UsageError(f"--resume {folder}: that run had no --store, so none of its state is left; start it anew")
     return file.options
+
+
+def _with_absolute_paths(options: RunOptions) -> RunOptions:
+    """A run is resumed from anywhere: what names a place on this machine must not depend on where one stands."""
+    store, tiers = options.store, options.tiers
+    if store is not None and "://" not in store:
+        store = str(Path(store).absolute())
+    return msgspec.structs.replace(options, store=store, tiers=None if tiers is None else str(Path(tiers).absolute()))
+
+
+def _require_tiers(options: RunOptions) -> None:
+    try:
+        tiers_of(options)
+    except OSError as error:
+        raise UsageError(f"--tiers {options.tiers}: {error.strerror}") from None
+    except TiersError as error:
+        raise UsageError(f"--tiers: {error}") from None
 
 
 def _require_target(options: RunOptions) -> None:

@@ -19,10 +19,10 @@ _TOLD_MAX = 6  # reasons in one message
 class Loading:
     """One attempt of one group to begin with saved state."""
 
-    def __init__(self, context: Context, vault: Vault, settle: Callable[[int], None]) -> None:
+    def __init__(self, context: Context, vault: Vault, begin: Callable[[RestorePoint], None]) -> None:
         self._context = context
         self._vault = vault
-        self._settle = settle
+        self._begin = begin  # called with the state that all seats have loaded, right before they adopt it
         self._points: list[RestorePoint] = []
         self._passed_over: list[str] = []
         self._answers: dict[int, messages.Loaded] = {}  # by process
@@ -54,7 +54,7 @@ class Loading:
         for answer in self._answers.values():
             self._passed_over += [note for note in (*answer.refused, *answer.notes) if note not in self._passed_over]
         # From here on a member may close steps: what counts them must know where they begin.
-        self._settle(self._point.step)
+        self._begin(self._point)
         self._context.feed(GroupLoaded(step=self._point.step))
         self._tell(messages.Adopt(step=self._point.step))
 

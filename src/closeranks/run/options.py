@@ -9,7 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from closeranks.checkpoint import tiers
 from closeranks.checkpoint.retention import Policy
+from closeranks.checkpoint.tiers import Tiers
 
 
 class Target(StrEnum):
@@ -46,6 +48,17 @@ _AUTO = "auto"
 def job_name(options: RunOptions) -> str:
     """The job that a store belongs to: given, or the name of the script."""
     return options.job or Path(options.target).stem or "job"
+
+
+def tiers_of(options: RunOptions) -> Tiers:
+    """The homes of state beside the node's memory.
+
+    Raises:
+        TiersError: the file says something that is not understood.
+    """
+    if options.tiers is None:
+        return Tiers()
+    return tiers.parse(Path(options.tiers).read_text(encoding="utf-8"), options.tiers)
 
 
 class HelpAsked(Exception):

@@ -285,8 +285,6 @@ class Loop:
                     world.vitals.words[Field.CLOSED_STEP] = message.step
                     control.send(messages.Adopted(step=message.step))
                     return
-                case messages.NothingToLoad():
-                    return
                 case messages.Interrupt():
                     self.await_restart()
                 case messages.Leave():
