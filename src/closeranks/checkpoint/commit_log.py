@@ -145,6 +145,16 @@ class CommitLog:
         """
         return self._append(lambda history: (history.term, act)).number
 
+    def settle(self) -> History:
+        """Append an entry that changes nothing, and return the history with it.
+
+        Afterwards all earlier entries are on the disk, also those that others made a moment ago, and every append
+        before it has happened or never will: its number is taken.
+        """
+        with self._lock:
+            self._append(lambda history: (history.term, Retire(generations=())))
+            return self._history
+
     # --- appending ------------------------------------------------------------------------------------------
 
     def _append_under(self, term: int, act: AnyAct) -> Entry:

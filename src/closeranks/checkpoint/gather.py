@@ -73,14 +73,17 @@ class _Head(msgspec.Struct):
     bases: tuple[int, ...] = ()
 
 
-def publish_index(store: Store, index: ShardIndex) -> ShardRef:
+def publish_index(store: Store, index: ShardIndex, bases: tuple[int, ...] = ()) -> ShardRef:
     """Say that a writer's part is durable. The image must be so before. Returns the reference for the commit.
+
+    ``bases``: generations whose index was reused from (``Written.bases``), for the commit to name them.
 
     Raises:
         SaveFailed: another process has contributed under the same name; its part was left alone.
         StoreProblem: the store failed; the attempt is not complete, unless the problem is ``doubtful``.
     """
-    key, data = index_key(index.attempt, index.writer), msgspec.json.encode(index)
+    index = msgspec.structs.replace(index, bases=bases or index.bases)
+    key, data = index_key(index.attempt, index.writer), encode_index(index)
     if not _create(store, key, data):
         raise SaveFailed(
             f"{store.url}/{key}: another process has saved as writer {index.writer} of this attempt; "
