@@ -26,7 +26,7 @@ def painted(sources, ranks, needs, pieces, whole):
         source_corner = [a + b for a, b in zip(sources[piece.source].offsets, piece.source_offsets, strict=True)]
         assert corner == source_corner
         assert all(
-            0 <= o and o + n <= m
+            o >= 0 and o + n <= m
             for o, n, m in zip(piece.source_offsets, piece.shape, sources[piece.source].shape, strict=True)
         )
     return best, counts, got
