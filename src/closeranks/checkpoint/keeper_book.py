@@ -11,14 +11,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from closeranks.checkpoint.keeper_messages import (
-    Committed,
     Freed,
     FromKeeper,
     Kept,
     Publish,
     SaveLost,
-    Sealed,
-    TierKept,
     TierMissed,
 )
 from closeranks.checkpoint.tiers import DURABLE
@@ -72,15 +69,18 @@ class Book:
         save.reading.discard(tier)
         return self._settled(save, [], [], now_s)
 
-    def ended(self, number: int, tier: str, report: FromKeeper, now_s: float) -> Outcome:
-        """The tier is done with the save; ``report`` says how: Committed, SaveLost, TierKept or TierMissed."""
+    def __contains__(self, number: int) -> bool:
+        return number in self._saves
+
+    def ended(self, number: int, tier: str, report: FromKeeper | None, now_s: float) -> Outcome:
+        """The tier is done with the save; ``report`` says how: Committed, SaveLost, TierKept, TierMissed or None."""
         save = self._saves.get(number)
         if save is None or tier not in save.working:
             return Outcome()
         save.working.discard(tier)
         save.reading.discard(tier)
         save.final = save.final or tier == DURABLE
-        return self._settled(save, [report], [], now_s)
+        return self._settled(save, [] if report is None else [report], [], now_s)
 
     def next_s(self) -> float | None:
         """When ``expire`` has something to do."""
@@ -150,11 +150,3 @@ def lost(publish: Publish, tier: str, problem: str) -> SaveLost | TierMissed:
     """The report of a tier that did not get the save."""
     kind = SaveLost if tier == DURABLE else TierMissed
     return kind(save=publish.save, step=publish.step, tier=tier, problem=problem)
-
-
-def sealed(publish: Publish) -> Sealed:
-    """The report that this node's memory is good for a restore."""
-    return Sealed(save=publish.save, step=publish.step)
-
-
-__all__ = ["Book", "Committed", "Outcome", "TierKept", "lost", "sealed"]

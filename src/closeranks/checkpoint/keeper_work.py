@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import queue
 import threading
@@ -12,7 +13,7 @@ from typing import Final, NamedTuple
 from closeranks.checkpoint.arena import Arena, Filled
 from closeranks.checkpoint.format import ShardIndex
 from closeranks.checkpoint.keeper_messages import FromKeeper, Progress, Publish
-from closeranks.checkpoint.problems import CheckpointProblem, Damaged, SaveFailed
+from closeranks.checkpoint.problems import CheckpointProblem, Damaged
 from closeranks.checkpoint.writing import Options, seal_index
 
 _PROGRESS_S: Final = 0.5  # between two reports of one stage
@@ -25,8 +26,8 @@ class GivenUp(Exception):
 class Event(NamedTuple):
     """What a thread tells the main one."""
 
-    what: str  # "report", "has_read", "ended", "digested", "idle"
-    tier: str
+    what: str  # "report", "has_read", "ended", "digested", "committed", "idle", "signal"
+    tier: str = ""
     save: int = -1
     report: FromKeeper | None = None
     seals: tuple[tuple[Arena, ShardIndex], ...] = ()
@@ -40,7 +41,7 @@ class Mailbox:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     def post(self, event: Event) -> None:
-        """Called from any thread."""
+        """Called from any thread, and from signal handlers."""
         self._events.put(event)
         os.eventfd_write(self.fd, 1)
 
@@ -57,42 +58,48 @@ class Mailbox:
 
 
 class Images:
-    """The arenas of one save, shared by the tiers that write it; digested once, by the first that needs it."""
+    """The arenas of one save, shared by the tiers that write it; sealed once, by the first that needs it."""
 
     def __init__(self, publish: Publish, arenas: Sequence[Arena], options: Options) -> None:
         self.publish = publish
-        self.arenas = tuple(arenas)
+        self._arenas = tuple(arenas)
         self._options = options
         self._lock = threading.Lock()
         self._sealed: list[Filled] = []
+
+    def whole(self) -> list[Filled]:
+        """The images as they are, in the order of the save's writers.
+
+        Raises:
+            Damaged: an arena holds no whole image of the save's step; nothing of it may be used.
+        """
+        return self._sealed or [self._filled(*pair) for pair in zip(self.publish.writers, self._arenas, strict=True)]
 
     def sealed(self, progress: Callable[[str, int, int], None], mailbox: Mailbox) -> list[Filled]:
         """The images with the indices that memory homes keep.
 
         Raises:
-            Damaged: an arena holds no whole image of the save's step; nothing of it may be used.
+            Damaged: as ``whole``.
         """
         with self._lock:
             if not self._sealed:
-                whole = [self._filled(writer, arena) for writer, arena in zip(self.publish.writers, self.arenas)]
+                images = self.whole()
                 indices = [
                     seal_index(filled, self.publish.attempt, writer, self._options, progress)
-                    for writer, filled in zip(self.publish.writers, whole, strict=True)
+                    for writer, filled in zip(self.publish.writers, images, strict=True)
                 ]
-                self._sealed = [filled._replace(index=index) for filled, index in zip(whole, indices, strict=True)]
-                pairs = tuple(zip(self.arenas, indices, strict=True))
-                mailbox.post(Event("digested", "", self.publish.save, seals=pairs))
+                self._sealed = [dataclasses.replace(filled, index=index) for filled, index in zip(images, indices, strict=True)]
+                pairs = tuple(zip(self._arenas, indices, strict=True))
+                mailbox.post(Event("digested", save=self.publish.save, seals=pairs))
             return self._sealed
 
     def _filled(self, writer: int, arena: Arena) -> Filled:
         filled = arena.filled()
+        where = f"save {self.publish.save}: the arena of writer {writer}"
         if filled is None:
-            raise Damaged(f"save {self.publish.save}: the arena of writer {writer} holds no whole image")
+            raise Damaged(f"{where}: expected a whole image of step {self.publish.step}, got a torn or empty one")
         if filled.step != self.publish.step:
-            raise Damaged(
-                f"save {self.publish.save}: the arena of writer {writer} holds step {filled.step}, "
-                f"expected step {self.publish.step}"
-            )
+            raise Damaged(f"{where}: expected the image of step {self.publish.step}, got that of step {filled.step}")
         return filled
 
 
@@ -103,12 +110,13 @@ class Ticket:
         self.images = images
         self.publish = images.publish
         self.tier = tier
+        self.started = False  # set by its thread
         self.began_s = time.monotonic()
         self.deadline_s = self.began_s + images.publish.deadline_s
         self._delay_s = delay_s
         self._mailbox = mailbox
         self._cancelled = threading.Event()
-        self._told: tuple[str, float] = ("", 0.0)
+        self._told_s: dict[str, float] = {}  # by stage
 
     def cancel(self) -> None:
         """Its report is out: stop as soon as possible, publish nothing."""
@@ -137,20 +145,20 @@ class Ticket:
         self.wait(max(0.0, self._delay_s - (time.monotonic() - self.began_s)))
 
     def sealed(self) -> list[Filled]:
-        """The images with their digests."""
+        """The images with their fast digests; see Images."""
         return self.images.sealed(self.progress, self._mailbox)
 
     def progress(self, stage: str, done_bytes: int, total_bytes: int) -> None:
-        """Tell how far it is, now and then; the place where a save that was given up stops.
+        """Tell how far it is, now and then; also the place where a save that was given up stops.
 
         Raises:
             GivenUp: it was.
         """
         self.check()
-        now_s, (told, told_s) = time.monotonic(), self._told
-        if stage == told and now_s < told_s + _PROGRESS_S:
+        now_s = time.monotonic()
+        if now_s < self._told_s.get(stage, -_PROGRESS_S) + _PROGRESS_S:
             return
-        self._told = (stage, now_s)
+        self._told_s[stage] = now_s
         report = Progress(
             save=self.publish.save, tier=self.tier, stage=stage, done_bytes=done_bytes, total_bytes=total_bytes
         )
@@ -166,9 +174,9 @@ class Lane:
 
     def __init__(self, name: str, mailbox: Mailbox) -> None:
         self.name = name
-        self.busy_since_s: float | None = None  # read and written by the main thread only
+        self.busy_since_s: float | None = None  # for the main thread only
         self._mailbox = mailbox
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         threading.Thread(target=self._run, name=f"lane-{name}", daemon=True).start()
 
     def start(self, work: Callable[[], None]) -> None:
@@ -177,7 +185,8 @@ class Lane:
         self._work.put(work)
 
     def _run(self) -> None:
-        while (work := self._work.get()) is not None:
+        while True:
+            work = self._work.get()
             work()
             del work  # an idle lane holds no arena
             self._mailbox.post(Event("idle", self.name))
@@ -188,6 +197,3 @@ def said(error: BaseException) -> str:
     if isinstance(error, CheckpointProblem):
         return str(error)
     return f"unexpected {type(error).__name__}: {error}; this is a mistake in closeranks, please report it"
-
-
-__all__ = ["Event", "GivenUp", "Images", "Lane", "Mailbox", "SaveFailed", "Ticket", "said"]

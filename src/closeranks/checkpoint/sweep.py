@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -23,10 +24,11 @@ from blake3 import blake3
 
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.format import DATA_PREFIX, ShardRef
-from closeranks.checkpoint.gather import INDEX_LIMIT_BYTES
 from closeranks.checkpoint.history import Generation, History
 from closeranks.checkpoint.keys import attempt_of, term_of
 from closeranks.checkpoint.problems import Damaged
+from closeranks.checkpoint.shard_index import INDEX_LIMIT_BYTES
+from closeranks.checkpoint.stores.retry import retried
 from closeranks.checkpoint.stores.store import Listed, Store
 
 Progress = Callable[[str, int, int], None]  # the stage, the bytes done, the bytes in all
@@ -78,7 +80,7 @@ def sweep(
     Raises:
         StoreProblem, Damaged, StoreRefused: as CommitLog; some of the objects may be gone, none that is needed.
     """
-    listing = tuple(store.list(DATA_PREFIX))
+    listing = retried(lambda: tuple(store.list(DATA_PREFIX)))
     references = _References(store)
     doomed, notes = _decide(log.refresh(), listing, references, given_up)
     if doomed and not dry_run:
@@ -105,7 +107,7 @@ def _delete(store: Store, doomed: tuple[Listed, ...], progress: Progress | None)
     total, done = sum(one.length for one in doomed), 0
     for begin in range(0, len(doomed), _BATCH):
         batch = doomed[begin : begin + _BATCH]
-        store.delete(one.key for one in batch)
+        retried(partial(store.delete, [one.key for one in batch]))
         done += sum(one.length for one in batch)
         if progress is not None:
             progress("sweep", done, total)
@@ -143,13 +145,15 @@ class _References:
         return set().union(*known), notes
 
     def _read(self, ref: ShardRef) -> frozenset[str] | Damaged:
+        where = f"{self._store.url}/{ref.object}"
         try:
-            data = self._store.read(ref.object, min(ref.length, INDEX_LIMIT_BYTES))
-            if blake3(data).hexdigest() != ref.blake3:
-                raise Damaged(f"{self._store.url}/{ref.object}: its digest is not the one that was committed")
-            places = msgspec.json.decode(data.partition(b"\n")[0], type=_Places)
+            data = retried(lambda: self._store.read(ref.object, min(ref.length, INDEX_LIMIT_BYTES)))
         except Damaged as problem:
             return problem
+        if blake3(data).hexdigest() != ref.blake3:
+            return Damaged(f"{where}: its digest is not the one that was committed", object_key=ref.object)
+        try:
+            places = msgspec.json.decode(data.partition(b"\n")[0], type=_Places)
         except msgspec.MsgspecError as error:
-            return Damaged(f"{self._store.url}/{ref.object}: expected the index of a shard: {error}")
+            return Damaged(f"{where}: expected the index of a shard: {error}", object_key=ref.object)
         return frozenset(place.object for place in places.extents)
