@@ -241,7 +241,8 @@ def _take_flag(word: str, rest: list[str], values: dict[str, object]) -> None:
     name = "--module" if given == "-m" else given.replace("_", "-")
     flag = _FLAGS.get(name)
     if flag is None:
-        near = difflib.get_close_matches(name, _FLAGS, n=1, cutoff=0.5)
+        begun = [known for known in _FLAGS if known.startswith(name)]
+        near = begun[:1] or difflib.get_close_matches(name, _FLAGS, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else "; see closeranks run --help"
         raise UsageError(f"unknown option {given}{hint} (options of the script go after it)")
     if flag.takes_value and not equals:
