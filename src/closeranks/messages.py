@@ -1,19 +1,14 @@
 """What a worker and its supervisor say to each other over the control socket.
 
 The control socket is one end of a socketpair that the worker inherited, so holding it is the proof of identity.
-A frame is a 4-byte big-endian length and a msgpack body, at most ``MAX_FRAME_BYTES``. Every message that acts on
-the membership carries its term; a receiver drops what belongs to an older one.
+Every message that acts on the membership carries its term; a receiver drops what belongs to an older one.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import Any
-
 import msgspec
 
-MAX_FRAME_BYTES = 16 * 2**20
-_LENGTH = struct.Struct(">I")
+from closeranks import frames
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
@@ -225,47 +220,13 @@ SupervisorMessage = Interrupt | Seat | Restore | Go | StopAfter | Leave | Ping |
 Message = WorkerMessage | SupervisorMessage
 
 
-class FrameError(Exception):
-    """The peer sent bytes that are no message; the connection cannot be used any further."""
-
-
-_encoder = msgspec.msgpack.Encoder()
+FrameError = frames.FrameError
 
 
 def encode(message: Message) -> bytes:
     """One frame, ready to be written."""
-    body = _encoder.encode(message)
-    if len(body) > MAX_FRAME_BYTES:
-        raise FrameError(f"{type(message).__name__} of {len(body)} bytes, at most {MAX_FRAME_BYTES} fit a frame")
-    return _LENGTH.pack(len(body)) + body
+    return frames.encode(message)
 
 
-class Decoder:
+class Decoder(frames.Decoder[Message]):
     """Cuts a byte stream into messages: feed it what was read, take what is complete."""
-
-    def __init__(self, kinds: Any) -> None:
-        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(kinds)
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> list[Message]:
-        """The messages completed by ``data``.
-
-        Raises:
-            FrameError: a length beyond the bound or a body that is no message; drop the connection.
-        """
-        self._buffer += data
-        messages: list[Message] = []
-        while len(self._buffer) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer)
-            if length > MAX_FRAME_BYTES:
-                raise FrameError(f"frame of {length} bytes announced, at most {MAX_FRAME_BYTES} are allowed")
-            end = _LENGTH.size + length
-            if len(self._buffer) < end:
-                break
-            body = bytes(self._buffer[_LENGTH.size : end])
-            del self._buffer[:end]
-            try:
-                messages.append(self._decoder.decode(body))
-            except (msgspec.ValidationError, msgspec.DecodeError) as error:
-                raise FrameError(f"unreadable message: {error}") from error
-        return messages

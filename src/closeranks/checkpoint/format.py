@@ -3,7 +3,8 @@
 Keys of a store::
 
     closeranks-store.json               Identity: the format and the job that the store belongs to
-    log/0000000017.json                 Entry: created only if absent; the number is its place in the sequence
+    log/0000000017.json                 Entry in one line, then its BLAKE3 in a second; created only if absent; the
+                                        number is its place in the sequence
     data/<attempt>/w00003.safetensors   the image of one writer, or the changed part of it
     data/<attempt>/w00003.json          ShardIndex: what that image holds and where its bytes are
 
@@ -72,6 +73,7 @@ class ShardIndex(_Value, frozen=True):
     image_bytes: int
     slices: tuple[Slice, ...]
     extents: tuple[Extent, ...]  # in ascending order, without gaps, from 0 to image_bytes
+    bases: tuple[int, ...] = ()  # generations whose index of this writer also refers to the older objects among them
     shared: Any = None  # JSON: structure and small state that is equal on all writers; writer 0 has it
     local: Any = None  # JSON: small state of this writer alone
 
@@ -97,7 +99,7 @@ class Manifest(_Value, frozen=True):
     world: int  # writers
     layout: str  # "replicated" or "sharded": in words, for people
     shards: tuple[ShardRef, ...]  # one for each writer, in their order
-    bases: tuple[int, ...] = ()  # generations whose objects the extents also refer to
+    bases: tuple[int, ...] = ()  # those of all shards; one that is alive keeps every object that it refers to
     consistency: str = "step"  # all shards show the state after the same step
     group: str = ""  # "": all state; else the part that is saved at an interval of its own
     trusted: bool = True  # False: corruption was suspected when it was taken

@@ -42,3 +42,11 @@ class NothingToRestore(CheckpointProblem):
 
 class SaveFailed(CheckpointProblem):
     """A save did not become durable; earlier generations are untouched, and so is the state in memory."""
+
+
+class BaseLost(SaveFailed):
+    """A generation that an incremental save builds on was retired meanwhile: save again, in full."""
+
+
+class NotAccepted(CheckpointProblem):
+    """The log does not allow this in its present state (a pin of a retired generation); nothing was written."""
