@@ -12,8 +12,8 @@ import closeranks
 ROOT = Path(closeranks.__file__).parent
 PURE = ("events", "faults", "operations", "signs", "detect", "decide", "plan", "diagnose")
 PURE_OF_CHECKPOINT = frozenset(
-    {"cover", "erasure", "extents", "format", "history", "image", "keys", "problems"}
-    | {"restore_plan", "retention", "tiers"}
+    {"cover", "erasure", "extents", "format", "history", "image", "keys", "problems", "restore_plan", "retention"}
+    | {"tiers"}
 )
 PURE_LIBRARIES = frozenset(
     {"__future__", "abc", "bisect", "collections", "dataclasses", "difflib", "enum", "fractions", "functools"}

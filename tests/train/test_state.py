@@ -4,6 +4,7 @@ import os
 import random
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -34,24 +35,44 @@ trees = st.recursive(
 
 @given(trees)
 def test_nested_state_survives_bit_for_bit(value: Any) -> None:
-    tensors: list[torch.Tensor] = []
+    tensors: dict[str, torch.Tensor] = {}
     again = tree.unflatten(tree.flatten("x", value, tensors), tensors)
     assert repr(again) == repr(value)
 
 
 def test_arrays_and_tensors_survive() -> None:
     value = {"a": np.arange(6).reshape(2, 3), "t": torch.ones(2, dtype=torch.bfloat16), "scalar": np.float64(0.5)}
-    tensors: list[torch.Tensor] = []
+    tensors: dict[str, torch.Tensor] = {}
     again = tree.unflatten(tree.flatten("x", value, tensors), tensors)
     assert np.array_equal(again["a"], value["a"])
     assert torch.equal(again["t"], value["t"])
     assert again["scalar"] == 0.5
 
 
-@pytest.mark.parametrize("leaf", [object(), {1, 2}, lambda: 0, np.array([object()]), torch.empty(1, device="meta")])
+NO_STATE = [object(), {1, 2}, lambda: 0, b"x", 1j, "\ud800", np.longdouble(1), np.datetime64("2026-01-01")]
+NO_NUMBERS = [np.array([object()]), np.array(["text"]), np.array([1], ">i4"), torch.empty(1, device="meta")]
+
+
+@pytest.mark.parametrize("leaf", [*NO_STATE, *NO_NUMBERS])
 def test_a_leaf_that_cannot_be_kept_is_refused_by_its_path(leaf: object) -> None:
-    with pytest.raises(NotProtectable, match=r"^sched\.inner\[1\]"):
-        tree.flatten("sched", {"inner": [0, leaf]}, [])
+    with pytest.raises(NotProtectable, match=r"^sched/inner/1: expected"):
+        tree.flatten("sched", {"inner": [0, leaf]}, {})
+
+
+def test_leaves_are_named_by_their_path_and_equal_paths_are_told_apart() -> None:
+    one, two, three = torch.ones(1), torch.ones(2), torch.ones(3)
+    tensors: dict[str, torch.Tensor] = {}
+    value = {"state": {0: {"exp_avg": one}}, "a/b": two, "a": {"b": three}}
+    again = tree.unflatten(tree.flatten("opt", value, tensors), tensors)
+    assert list(tensors) == ["opt/state/0/exp_avg", "opt/a/b", "opt/a/b~2"]
+    assert again["a/b"] is two
+    assert again["a"]["b"] is three
+
+
+def test_the_state_of_a_numpy_generator_survives_json() -> None:
+    state = np.random.default_rng(7).bit_generator.state
+    text = msgspec.json.encode(tree.flatten("rng", state, {}))
+    assert tree.unflatten(msgspec.json.decode(text), {}) == state
 
 
 def test_an_object_without_state_is_refused_by_name_and_not_registered() -> None:

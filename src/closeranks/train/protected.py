@@ -62,13 +62,13 @@ class Protected:
                 way_out="protect the object that holds it, or give it these two methods",
             )
         if isinstance(value, torch.nn.Module) and not local:
-            tree.flatten(name, dict(value.named_parameters()), [])
+            tree.flatten(name, dict(value.named_parameters()), {})
             self.modules[name] = value
         elif isinstance(value, torch.optim.Optimizer) and not local:
-            tree.flatten(name, value.state_dict(), [])
+            tree.flatten(name, value.state_dict(), {})
             self.optimizers[name] = value
         else:
-            tree.flatten(name, value.state_dict(), [])
+            tree.flatten(name, value.state_dict(), {})
             (self.local if local else self.others)[name] = value
 
     # --- replicated --------------------------------------------------------------------------------------------
@@ -83,15 +83,15 @@ class Protected:
         named: list[tuple[str, torch.Tensor]] = []
         structure: dict[str, Any] = {}
         for name, module in self.modules.items():
-            named += [(f"{name}/{key}", _whole(p.detach())) for key, p in module.named_parameters()]
+            named += [(f"{name}/{key}", whole(p.detach())) for key, p in module.named_parameters()]
         for name, optimizer in self.optimizers.items():
-            tensors: list[torch.Tensor] = []
+            tensors: dict[str, torch.Tensor] = {}
             structure[name] = tree.flatten(name, optimizer.state_dict(), tensors)
-            named += [(f"{name}/{i}", _whole(t)) for i, t in enumerate(tensors)]
+            named += [(key, whole(t)) for key, t in tensors.items()]
         for name, other in self.others.items():
-            tensors = []
+            tensors = {}
             structure[name] = tree.flatten(name, other.state_dict(), tensors)
-            named += [(f"{name}/{i}", t) for i, t in enumerate(tensors)]
+            named += tensors.items()
         return named, structure
 
     def digest(self) -> str:
@@ -105,13 +105,13 @@ class Protected:
             for name, module in self.modules.items():
                 for key, parameter in module.named_parameters():
                     source = named[f"{name}/{key}"]
-                    target = _whole(parameter.detach())
+                    target = whole(parameter.detach())
                     if source.data_ptr() != target.data_ptr() or source.numel() == 0:
                         target.copy_(source)
             for name, optimizer in self.optimizers.items():
-                _restore_optimizer(optimizer, tree.unflatten(structure[name], _Under(named, name)))
+                restore_optimizer(optimizer, tree.unflatten(structure[name], named))
         for name, other in self.others.items():
-            other.load_state_dict(tree.unflatten(structure[name], _Under(named, name)))
+            other.load_state_dict(tree.unflatten(structure[name], named))
 
     def clear_gradients(self) -> None:
         """Forget the gradients of a void attempt."""
@@ -142,29 +142,18 @@ class Protected:
         """Objects whose state a step may change: not modules, not optimizers, and not data that the step determines."""
         return {name: v for name, v in {**self.others, **self.local}.items() if not isinstance(v, Batches)}
 
-    def local_structure(self, tensors: list[torch.Tensor]) -> dict[str, Any]:
-        """Structure of the objects given as local; their tensors are appended."""
+    def local_structure(self, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+        """Structure of the objects given as local; their tensors are put into ``tensors``."""
         return {name: tree.flatten(name, value.state_dict(), tensors) for name, value in self.local.items()}
 
 
-class _Under(list[torch.Tensor]):
-    """Looks tensors up as ``name/index`` while unflattening."""
-
-    def __init__(self, named: dict[str, torch.Tensor], name: str) -> None:
-        super().__init__()
-        self._named, self._name = named, name
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._named[f"{self._name}/{index}"]
-
-
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
+def whole(tensor: torch.Tensor) -> torch.Tensor:
     """The local part of a DTensor, anything else as it is."""
     local = getattr(tensor, "_local_tensor", None)
     return local if isinstance(local, torch.Tensor) else tensor
 
 
-def _restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Like load_state_dict, but bit for bit: that one casts moments to the type of their parameter."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
@@ -186,7 +175,7 @@ def _adopt(mine: Any, value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     if isinstance(mine, torch.Tensor) and mine.shape == value.shape and mine.dtype == value.dtype:
-        _whole(mine).copy_(value)
+        whole(mine).copy_(whole(value))
         return mine
     return value.clone()
 

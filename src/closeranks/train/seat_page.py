@@ -114,7 +114,7 @@ class SeatPage:
 
     def _content(self) -> tuple[bytes, list[torch.Tensor]]:
         buffers = self._named_buffers()
-        extra: list[torch.Tensor] = []
+        extra: dict[str, torch.Tensor] = {}
         structure = self._protected.local_structure(extra)
         random = self._randomness.capture()
         if random is not None:
@@ -122,10 +122,10 @@ class SeatPage:
         content = _Content(
             buffers=tuple(_leaf(name, b) for name, b in buffers),
             structure=structure,
-            tensors=tuple(_leaf(str(i), t) for i, t in enumerate(extra)),
+            tensors=tuple(_leaf(name, t) for name, t in extra.items()),
             random=random is not None,
         )
-        return msgspec.json.encode(content), [b for _, b in buffers] + extra
+        return msgspec.json.encode(content), [b for _, b in buffers] + list(extra.values())
 
     def _room_for(self, size: int) -> mmap.mmap:
         if self._map is not None and size <= self._half_bytes:
@@ -177,13 +177,14 @@ class SeatPage:
         self._adopt(content, loaded)
 
     def _adopt(self, content: _Content, loaded: list[torch.Tensor]) -> None:
-        by_name = {leaf.name: t for leaf, t in zip(content.buffers, loaded, strict=False)}
+        count = len(content.buffers)
+        by_name = {leaf.name: t for leaf, t in zip(content.buffers, loaded[:count], strict=True)}
         with torch.no_grad():
             for name, buffer in self._named_buffers():
                 if name not in by_name:
                     raise SeatStateMissing(f"buffer {name} is not in the predecessor's page")
                 buffer.copy_(by_name[name])
-        extra = loaded[len(content.buffers) :]
+        extra = {leaf.name: t for leaf, t in zip(content.tensors, loaded[count:], strict=True)}
         for name, value in self._protected.local.items():
             value.load_state_dict(tree.unflatten(content.structure[name], extra))
         if content.random and not self._randomness.managed:
@@ -192,9 +193,9 @@ class SeatPage:
     def digest(self) -> str:
         """Digest of the current local state, for comparisons between runs."""
         buffers = self._named_buffers()
-        extra: list[torch.Tensor] = []
+        extra: dict[str, torch.Tensor] = {}
         structure = self._protected.local_structure(extra)
-        return digest(buffers + [(str(i), t) for i, t in enumerate(extra)], structure)
+        return digest([*buffers, *extra.items()], structure)
 
 
 def _leaf(name: str, tensor: torch.Tensor) -> _Leaf:

@@ -1,13 +1,17 @@
-"""Nested state as plain data: a JSON structure with numbered tensors beside it."""
+"""Nested state as plain data: a JSON structure, and beside it the tensors by their path."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _SCALARS = (str, int, float, bool, type(None))
+_INT_BITS = 63  # beyond these JSON readers disagree; numpy's generators hold integers of 128 bits
 MAX_DEPTH = 64
 
 
@@ -27,51 +31,87 @@ class NotProtectable(TypeError):
         self.path = path
 
 
-def flatten(path: str, value: Any, tensors: list[torch.Tensor], depth: int = 0) -> Any:
-    """The structure of ``value`` as JSON; its tensors are appended to ``tensors``, arrays share their memory.
+def flatten(path: str, value: Any, tensors: dict[str, torch.Tensor], depth: int = 0) -> Any:
+    """The structure of ``value`` as JSON; its tensors are put into ``tensors`` by path, arrays share their memory.
 
     Raises:
         NotProtectable: names the leaf; ``tensors`` may hold leaves that were met before it.
     """
     if depth > MAX_DEPTH:
-        raise NotProtectable(path, value)
+        raise NotProtectable(path, value, expected=f"at most {MAX_DEPTH} levels", way_out="does it contain itself?")
     if isinstance(value, torch.Tensor):
-        if value.is_meta:
-            raise NotProtectable(path, value)
-        tensors.append(value)
-        return {"t": len(tensors) - 1}
+        return {"t": _put(path, _with_memory(path, value), tensors)}
     if isinstance(value, np.ndarray):
-        if value.dtype.hasobject:
-            raise NotProtectable(path, value)
-        tensors.append(torch.from_numpy(np.ascontiguousarray(value)))
-        return {"n": len(tensors) - 1, "shape": list(value.shape)}
+        return {"n": _put(path, _shared_memory(path, value), tensors), "shape": list(value.shape)}
     if isinstance(value, np.generic):
-        return flatten(path, value.item(), tensors, depth)
+        value = value.item()
     if isinstance(value, dict):
         items = []
         for key, item in value.items():
             if not isinstance(key, (str, int)) or isinstance(key, bool):
-                raise NotProtectable(f"{path}.{key!r} (key)", key)
-            items.append([key, flatten(f"{path}.{key}", item, tensors, depth + 1)])
+                raise NotProtectable(f"{path}/{key!r} (key)", key, expected="text or an integer")
+            items.append([key, flatten(f"{path}/{key}", item, tensors, depth + 1)])
         return {"d": items}
     if isinstance(value, (list, tuple)):
-        parts = [flatten(f"{path}[{i}]", item, tensors, depth + 1) for i, item in enumerate(value)]
+        parts = [flatten(f"{path}/{i}", item, tensors, depth + 1) for i, item in enumerate(value)]
         return {"l": parts} if isinstance(value, list) else {"u": parts}
     if isinstance(value, _SCALARS):
-        # Floats travel as hexadecimal text: NaN and infinities are no JSON, and every bit must survive.
-        return {"f": value.hex()} if isinstance(value, float) else value
+        return _scalar(path, value)
     raise NotProtectable(path, value)
 
 
-def unflatten(structure: Any, tensors: list[torch.Tensor]) -> Any:
+def _put(path: str, tensor: torch.Tensor, tensors: dict[str, torch.Tensor]) -> str:
+    name, count = path, 1
+    while name in tensors:  # {"a/b": ..., "a": {"b": ...}} and {1: ..., "1": ...} have equal paths
+        count += 1
+        name = f"{path}~{count}"
+    tensors[name] = tensor
+    return name
+
+
+def _with_memory(path: str, tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_meta:
+        way_out = "give it memory first, for example with module.to_empty(device=...)"
+        raise NotProtectable(
+            path, tensor, expected="a tensor with memory (this one is on the meta device)", way_out=way_out
+        )
+    return tensor
+
+
+def _shared_memory(path: str, array: np.ndarray[Any, Any]) -> torch.Tensor:
+    contiguous = np.ascontiguousarray(array)
+    if not contiguous.flags.writeable:
+        contiguous = contiguous.copy()  # torch warns of memory that is not to be written
+    try:
+        return torch.from_numpy(contiguous)
+    except (TypeError, ValueError) as error:  # objects, text, dates, records, the other byte order
+        expected = "an array of numbers in this machine's byte order"
+        raise NotProtectable(path, array, expected=expected, way_out=f"convert it: {error}") from error
+
+
+def _scalar(path: str, value: Any) -> Any:
+    if isinstance(value, float):
+        return {"f": value.hex()}  # NaN and infinities are no JSON, and every bit must survive
+    if isinstance(value, int) and value.bit_length() > _INT_BITS:
+        return {"i": hex(value)}
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise NotProtectable(path, value, expected="text that is valid Unicode") from error
+    return value
+
+
+def unflatten(structure: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     """The inverse of flatten; tensors are used as they are.
 
     Raises:
         ValueError: the structure is none that flatten makes.
+        KeyError: a tensor is absent.
     """
     if not isinstance(structure, dict):
         return structure
-    if len(structure) == 2 and "n" in structure:  # noqa: PLR2004 - {"n": index, "shape": ...}
+    if len(structure) == 2 and "n" in structure:  # noqa: PLR2004 - {"n": name, "shape": ...}
         return tensors[structure["n"]].numpy().reshape(structure["shape"])
     if len(structure) != 1:
         raise ValueError(f"unknown node {sorted(structure)} in a state structure")
@@ -80,6 +120,8 @@ def unflatten(structure: Any, tensors: list[torch.Tensor]) -> Any:
         return tensors[body]
     if kind == "f":
         return float.fromhex(body)
+    if kind == "i":
+        return int(body, 16)
     if kind == "d":
         return {key: unflatten(item, tensors) for key, item in body}
     if kind in {"l", "u"}:
@@ -90,6 +132,6 @@ def unflatten(structure: Any, tensors: list[torch.Tensor]) -> Any:
 
 def copied(state: Any) -> Any:
     """The same nested state with tensors of its own."""
-    tensors: list[torch.Tensor] = []
+    tensors: dict[str, torch.Tensor] = {}
     structure = flatten("state", state, tensors)
-    return unflatten(structure, [tensor.detach().clone() for tensor in tensors])
+    return unflatten(structure, {name: tensor.detach().clone() for name, tensor in tensors.items()})
