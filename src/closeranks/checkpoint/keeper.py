@@ -172,11 +172,11 @@ class Keeper:
                 self._follow(self._book.has_read(event.save, event.tier, now_s))
             case "ended":
                 self._follow(self._book.ended(event.save, event.tier, event.report, now_s))
-            case "digested" if self._book.sealed(event.save):
+            case "digested" if (publish := self._book.holds(event.save)) is not None:
                 # Here and not in the thread: the arenas are the save's own until Freed goes out from this thread.
                 for arena, index in event.seals:
                     arena.seal(index)
-                self._tell(Sealed(save=event.save, step=event.step))
+                self._tell(Sealed(save=publish.save, step=publish.step))
             case "committed" if self._config.lead and not self._waiting[_TIDY]:
                 self._begin(_TIDY, self._tasks.tidy)
             case "idle":

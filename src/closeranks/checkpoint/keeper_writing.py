@@ -14,7 +14,8 @@ from closeranks.checkpoint.format import ShardIndex
 from closeranks.checkpoint.gather import publish_failure, publish_index
 from closeranks.checkpoint.keeper_messages import Publish
 from closeranks.checkpoint.keeper_work import GivenUp, Ticket, said
-from closeranks.checkpoint.keys import failure_key, image_key, index_key
+from closeranks.checkpoint.image import image_key, index_key
+from closeranks.checkpoint.keys import failure_key
 from closeranks.checkpoint.problems import CheckpointProblem, StoreProblem
 from closeranks.checkpoint.stores.store import Store
 from closeranks.checkpoint.tiers import Tier
