@@ -146,7 +146,7 @@ def test_a_region_that_does_not_fit_is_a_mistake_of_the_caller_and_nothing_is_re
 def test_the_first_problem_ends_the_fetch_and_its_threads(store, saved):
     class Failing(MemoryStore):
         def read_into(self, key, begin, target):
-            raise StoreProblem("not reachable")
+            raise StoreProblem(f"{key}: {len(target)} bytes from {begin}: not reachable")
 
     with pytest.raises(StoreProblem, match="not reachable"):
         verify_shard(Failing(), saved, threads=2)

@@ -75,7 +75,7 @@ def test_an_index_comes_back_from_its_bytes():
     ],
 )
 def test_an_index_whose_numbers_contradict_each_other_is_damaged_though_its_digest_is_right(lie):
-    with pytest.raises(Damaged, match="^here: "):
+    with pytest.raises(Damaged, match=r"^here: "):
         decode_index(encode_index(lie), "here")
 
 

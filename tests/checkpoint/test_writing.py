@@ -172,7 +172,7 @@ def test_memory_that_changed_after_it_was_sealed_fails_the_save(arena, store):
     arena.seal(seal_index(filled, ATTEMPT, 0, SMALL))
     sealed = arena.filled()
     sealed.image[9000] ^= 16
-    with pytest.raises(SaveFailed, match="memory of this node: bytes .* changed after they were sealed"):
+    with pytest.raises(SaveFailed, match=r"memory of this node: bytes .* changed after they were sealed"):
         write_shard(store, ATTEMPT, 0, sealed, SMALL)
 
 
