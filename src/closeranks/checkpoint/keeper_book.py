@@ -113,7 +113,7 @@ class Book:
 
     def _give_up(self, save: _Save, problem: str, now_s: float) -> Outcome:
         given_up = [(save.publish.save, tier) for tier in sorted(save.working)]
-        reports = [lost(save.publish, tier, problem) for tier in sorted(save.working)]
+        reports: list[FromKeeper] = [lost(save.publish, tier, problem) for tier in sorted(save.working)]
         save.final = save.final or DURABLE in save.working
         save.working.clear()
         save.reading.clear()
