@@ -310,6 +310,86 @@ class NormalAgain(Event, frozen=True, tag=True):
     band_s: tuple[float, float]
 
 
+# --- state that lasts -------------------------------------------------------------------------------------------
+
+
+class StoreOpened(Event, frozen=True, tag=True):
+    """The store answers, and this run holds its newest term: older writers are fenced."""
+
+    store: str
+    store_term: int
+    generations: int
+    newest_step: int | None
+
+
+class RunResumed(Event, frozen=True, tag=True):
+    """This run goes on where another one ended."""
+
+    from_run: str
+    store: str
+    step: int | None  # None: nothing was committed, it begins with step 0
+
+
+class SaveIntervalChosen(Event, frozen=True, tag=True):
+    """How often state is saved from now on, and why."""
+
+    interval_s: float
+    reason: str
+
+
+class SnapshotTaken(Event, frozen=True, tag=True):
+    """Every seat copied its part of the state after this step into memory that outlives it."""
+
+    save: int
+    step: int
+    image_bytes: int
+    pause_s: float  # of the slowest seat
+
+
+class CheckpointCommitted(Event, frozen=True, tag=True):
+    """The snapshot is durable: it can be restored after the death of everything but the store."""
+
+    save: int
+    step: int
+    generation: int
+    written_bytes: int
+    reused_bytes: int
+    took_s: float  # since the snapshot was complete
+    seconds: dict[str, float] = {}
+
+
+class SaveFailed(Event, frozen=True, tag=True):
+    """A save did not become durable. Training goes on; what was committed before is untouched."""
+
+    step: int
+    problem: str
+
+
+class CheckpointsRetired(Event, frozen=True, tag=True):
+    """Generations that the retention gave up, and their bytes."""
+
+    generations: tuple[int, ...]
+    freed_bytes: int
+
+
+class CheckpointVerified(Event, frozen=True, tag=True):
+    """A restore drill read a generation as a restart would."""
+
+    generation: int
+    held: bool
+    detail: str
+    took_s: float
+
+
+class StateLoaded(Event, frozen=True, tag=True):
+    """Every seat of a new group holds the state after this step. ``passed_over`` says what was newer or nearer."""
+
+    step: int
+    source: str
+    took_s: float
+    passed_over: tuple[str, ...] = ()
+
+
 class HookRan(Event, frozen=True, tag=True):
     """The command of ``--on-incident`` was started."""
 
@@ -346,6 +426,15 @@ AnyEvent = (
     | SeatStalled
     | IncidentClosed
     | NormalAgain
+    | StoreOpened
+    | RunResumed
+    | SaveIntervalChosen
+    | SnapshotTaken
+    | CheckpointCommitted
+    | SaveFailed
+    | CheckpointsRetired
+    | CheckpointVerified
+    | StateLoaded
     | HookRan
 )
 

@@ -109,6 +109,33 @@ class Failed(_Message, frozen=True, tag=True):
     traceback: str
 
 
+class Snapped(_Message, frozen=True, tag=True):
+    """This seat's part of the state is in its arena: it shows the state after ``step``."""
+
+    save: int
+    step: int
+    image_bytes: int
+    pause_s: float
+    problem: str = ""  # why there is no image; the arena is void then
+    data_position: Any = None  # JSON
+
+
+class Loaded(_Message, frozen=True, tag=True):
+    """Saved state was read and checked beside the live one, which is unchanged; or why it cannot be used."""
+
+    step: int
+    problem: str = ""
+    source: str = ""
+    notes: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()  # homes that were damaged or out of reach, and what was used in their place
+
+
+class Adopted(_Message, frozen=True, tag=True):
+    """The state that was loaded is the live one now."""
+
+    step: int
+
+
 class Pong(_Message, frozen=True, tag=True):
     """The control thread is alive."""
 
@@ -151,6 +178,9 @@ WorkerMessage = (
     | Resumed
     | Finished
     | LeftLoop
+    | Snapped
+    | Loaded
+    | Adopted
     | Failed
     | Pong
     | Stack
@@ -178,6 +208,7 @@ class Seat(_Message, frozen=True, tag=True):
     size: int
     store_host: str
     store_port: int
+    descriptors: int = 0  # that come with it: page and set-up record, for a process that had no seat
 
 
 class Restore(_Message, frozen=True, tag=True):
@@ -201,6 +232,39 @@ class StopAfter(_Message, frozen=True, tag=True):
     step: int
 
 
+class Snapshot(_Message, frozen=True, tag=True):
+    """Once ``step`` is closed, copy this seat's part of the state into arena ``slot``."""
+
+    save: int
+    step: int
+    slot: int
+
+
+class SaveProblem(_Message, frozen=True, tag=True):
+    """A save did not become durable; training goes on."""
+
+    step: int
+    problem: str
+
+
+class Load(_Message, frozen=True, tag=True):
+    """Read saved state and check it, beside the live state: sent to the members of a group that starts with it.
+
+    ``descriptors`` arenas come with it, one for each writer of the snapshot of ``step`` that is in memory.
+    """
+
+    step: int
+    generation: int | None  # of the store; None: only in memory
+    store: str
+    descriptors: int = 0
+
+
+class Adopt(_Message, frozen=True, tag=True):
+    """Every member has loaded the state of ``step``: make it the live one."""
+
+    step: int
+
+
 class Leave(_Message, frozen=True, tag=True):
     """Every seat closed the last step (or: the job needs no spare any more)."""
 
@@ -215,7 +279,9 @@ class Dump(_Message, frozen=True, tag=True):
     """Asks for a Stack."""
 
 
-SupervisorMessage = Interrupt | Seat | Restore | Go | StopAfter | Leave | Ping | Dump
+SupervisorMessage = (
+    Interrupt | Seat | Restore | Go | StopAfter | Snapshot | SaveProblem | Load | Adopt | Leave | Ping | Dump
+)
 
 Message = WorkerMessage | SupervisorMessage
 

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -26,7 +27,7 @@ def painted(sources, ranks, needs, pieces, whole):
         source_corner = [a + b for a, b in zip(sources[piece.source].offsets, piece.source_offsets, strict=True)]
         assert corner == source_corner
         assert all(
-            0 <= o and o + n <= m
+            o >= 0 and o + n <= m
             for o, n, m in zip(piece.source_offsets, piece.shape, sources[piece.source].shape, strict=True)
         )
     return best, counts, got
@@ -49,9 +50,7 @@ def grids(draw, whole):
     cuts = [sorted({0, n, *draw(st.lists(st.integers(0, n), max_size=4))}) for n in whole]
     cells = [Box((), ())]
     for cut in cuts:
-        cells = [
-            Box((*cell.offsets, a), (*cell.shape, b - a)) for cell in cells for a, b in zip(cut, cut[1:], strict=False)
-        ]
+        cells = [Box((*cell.offsets, a), (*cell.shape, b - a)) for cell in cells for a, b in itertools.pairwise(cut)]
     return draw(st.one_of(st.just(cells), st.lists(st.sampled_from(cells), max_size=len(cells), unique=True)))
 
 
@@ -86,7 +85,7 @@ def test_every_element_comes_exactly_once_and_from_the_lowest_rank_or_the_hole_i
 
 def rows(parts, length):
     cuts = [length * k // parts for k in range(parts + 1)]
-    return [Box((a, 0), (b - a, 4)) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [Box((a, 0), (b - a, 4)) for a, b in itertools.pairwise(cuts)]
 
 
 def test_the_number_of_pieces_is_that_of_the_overlaps_and_no_more():

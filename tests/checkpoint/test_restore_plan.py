@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import msgspec
@@ -161,7 +162,7 @@ def test_the_committed_one_of_two_points_of_a_step_is_tried_first():
 def layouts(draw, rows):
     """Rows of a tensor over some writers, some of them in two."""
     cuts = sorted({0, rows, *draw(st.lists(st.integers(0, rows), max_size=3))})
-    return [(start, end) for start, end in zip(cuts, cuts[1:], strict=False)]
+    return [(start, end) for start, end in itertools.pairwise(cuts)]
 
 
 @st.composite

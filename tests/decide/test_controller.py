@@ -15,8 +15,10 @@ from closeranks.decide.protocol import (
     GoOn,
     GroupStuck,
     Isolate,
+    Origin,
     ProcEnded,
     ProcReady,
+    StartGroup,
     StartProc,
     StepDone,
     StopAsked,
@@ -355,6 +357,53 @@ def test_sharded_state_has_no_donor():
     world.run()
     assert world.events(Decided)[0].rung is Rung.COLD_RESTART
     assert "sharded" in world.events(Decided)[0].reason
+
+
+def _with_saves(world, every=4, resumes_at=None):
+    world.save_every, world.resumes_at, world.saved_step = every, resumes_at, resumes_at
+    return world
+
+
+def test_a_group_that_starts_again_goes_on_with_the_newest_saved_state():
+    world = _with_saves(world_of(3, at_step={10: kill(0, 1, 2)}))
+    world.run()
+    assert [d.origin for d in world.of(StartGroup)] == [Origin.NOTHING, Origin.NEWEST]
+    assert "newest saved state, step 7" in world.events(Decided)[-1].reason
+    assert world.steps_done == [*range(10), *range(8, 30)], "steps 8 and 9 are done again, nothing else"
+    assert [e.steps_lost for e in world.events(IncidentClosed)] == [2]
+
+
+def test_a_run_that_is_resumed_begins_where_the_earlier_one_had_saved():
+    world = _with_saves(world_of(2), resumes_at=11)
+    world.run()
+    assert world.of(StartGroup)[0].origin is Origin.NEWEST
+    assert world.steps_done == list(range(12, 30))
+
+
+def test_a_loss_before_the_first_new_step_loads_again():
+    world = _with_saves(world_of(2), resumes_at=11)
+    strike = {"once": True}
+
+    def on_start(decision):
+        if isinstance(decision, GoOn) and strike.pop("once", False):
+            world.after(0.1, lambda: world.kill(1))
+
+    world.decision_hook = on_start
+    world.run()
+    assert [d.origin for d in world.of(StartGroup)] == [Origin.NEWEST, Origin.NEWEST]
+    assert world.steps_done == list(range(12, 30))
+
+
+def test_digests_without_a_majority_roll_back_to_what_is_trusted():
+    def corrupt_and_kill(world):
+        world.occupant(0).corrupt = "!"
+        kill(2)(world)
+
+    world = _with_saves(world_of(3, 1, at_step={10: corrupt_and_kill}))
+    world.run()
+    assert [e.rung for e in world.events(Decided)] == [Rung.SPARE, Rung.ROLL_BACK]
+    assert world.of(StartGroup)[1].origin is Origin.VERIFIED
+    assert "may hold what made the digests differ" in world.events(Decided)[1].reason
 
 
 def test_asked_to_stop_once_finishes_the_step_and_leaves():

@@ -21,10 +21,12 @@ from closeranks.decide.protocol import (
     EndRun,
     Fact,
     GoOn,
+    GroupLoaded,
     InterruptTerm,
     Isolate,
     LetLeave,
     Note,
+    Origin,
     PlanRestore,
     ProcEnded,
     ProcFinished,
@@ -37,6 +39,7 @@ from closeranks.decide.protocol import (
     ProcStuck,
     StartGroup,
     StartProc,
+    StateSaved,
     StepDone,
     StopAsked,
     TermPoisoned,
@@ -85,6 +88,8 @@ class World:
     settings: Settings
     seed: int = 0
     until: int = 30
+    save_every: int = 0  # steps; 0: nothing is saved
+    resumes_at: int | None = None  # step that an earlier run saved
     plain: bool = False
     jitter: float = 0.5
     now_s: float = 100.0
@@ -115,6 +120,8 @@ class World:
         self.order = 0
         self.terms: list[int] = []
         self.going: int | None = None  # the term that trains
+        self.saved_step = self.resumes_at
+        self.loads: int | None = None  # step that the members of the newest group begin with
         self.steps_done: list[int] = []
 
     # --- running ------------------------------------------------------------------------------------------------
@@ -128,7 +135,7 @@ class World:
         self.at(self.now_s + delay_s * spread, do)
 
     def run(self, horizon_s: float = 1500.0) -> World:
-        self.at(self.now_s, lambda: self.feed(Begun()))
+        self.at(self.now_s, lambda: self.feed(Begun(saved_step=self.resumes_at)))
         self.at(self.now_s + TICK_S, self._tick)
         end_s = self.now_s + horizon_s
         while self.queue and self.ended is None:
@@ -185,6 +192,8 @@ class World:
 
     def do_start_group(self, decision: StartGroup) -> None:
         self.going = None
+        assert (decision.origin is Origin.NOTHING) == (self.saved_step is None)
+        self.loads = self.saved_step
         for seat, number in enumerate(decision.procs):
             self._start(number, seat, 1, original=True)
 
@@ -276,6 +285,7 @@ class World:
         if self.going != term or self.ended is not None or any(s.paused for s in members):
             return
         if not all(s.ready for s in members) and all(s.acts for s in members):
+            self._load(members)
             self.after(STEP_S, lambda: self._train(term))
             return
         if not self._together(term):
@@ -298,7 +308,18 @@ class World:
             sim.closed_step = closed + 1
         self.steps_done.append(closed + 1)
         self.feed(StepDone(step=closed + 1, duration_s=STEP_S))
+        if self.save_every and (closed + 2) % self.save_every == 0:
+            self.saved_step = closed + 1
+            self.feed(StateSaved(step=closed + 1))
         self.after(STEP_S, lambda: self._train(term))
+
+    def _load(self, members: list[Sim]) -> None:
+        """Before they reach their loop, the members of a new group take saved state over."""
+        if self.loads is not None and all(s.original for s in members):
+            for sim in members:
+                sim.closed_step = self.loads
+            self.feed(GroupLoaded(step=self.loads))
+            self.loads = None
 
     def _poison(self, term: int) -> None:
         """A collective of the term cannot complete: the dead are noticed by their peers, the frozen later."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from closeranks.events import (
     Account,
     Category,
+    CheckpointCommitted,
     IncidentClosed,
     IncidentOpened,
     Phase,
@@ -20,6 +21,7 @@ from closeranks.events import (
     RunEnded,
     RunStarted,
     StepClosed,
+    StoreOpened,
 )
 from closeranks.observe.goodput import LedgerError, ledger_of
 from closeranks.observe.history import EmptyJournalError
@@ -308,3 +310,15 @@ def test_a_stall_that_never_ended_is_split_by_phase_like_any_other():
 def test_records_are_needed():
     with pytest.raises(EmptyJournalError, match="holds no record"):
         ledger_of([])
+
+
+def test_only_steps_that_a_checkpoint_holds_are_durable():
+    tape = Tape(2, 0)
+    tape.begin()
+    tape.say(StoreOpened(store="/ckpt", store_term=1, generations=0, newest_step=None))
+    tape.train(6)
+    ledger = ledger_of(tape.records)
+    assert ledger.durable_goodput == 0.0
+    tape.say(CheckpointCommitted(save=1, step=2, generation=2, written_bytes=1, reused_bytes=0, took_s=0.1))
+    ledger = ledger_of(tape.records)
+    assert ledger.durable_goodput == pytest.approx(ledger.goodput / 2, rel=0.1)

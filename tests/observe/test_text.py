@@ -4,6 +4,9 @@ import pytest
 
 from closeranks.events import (
     AnyEvent,
+    CheckpointCommitted,
+    CheckpointsRetired,
+    CheckpointVerified,
     DeadlineChanged,
     ErrorSeen,
     HookRan,
@@ -12,9 +15,15 @@ from closeranks.events import (
     ProcessExited,
     RestorePlanned,
     RunEnded,
+    RunResumed,
     RunStarted,
+    SaveFailed,
+    SaveIntervalChosen,
     SignalReceived,
+    SnapshotTaken,
+    StateLoaded,
     StepClosed,
+    StoreOpened,
 )
 from closeranks.observe.text import Level, describe, level_of, log_line, one_line
 from synthetic_journal import eventful_run
@@ -24,6 +33,15 @@ OTHERS = (
     DeadlineChanged(phase="backward", allowed_s=2.5, reason="slowest of 20 steps"),
     IncidentWidened(incident=1, seats=(2,), summary="seat 2 too"),
     HookRan(incident=1, edge="opened", problem=""),
+    StoreOpened(store="/ckpt", store_term=2, generations=3, newest_step=40),
+    RunResumed(from_run="runs/a", store="/ckpt", step=40),
+    SaveIntervalChosen(interval_s=60.0, reason="write time 2 s"),
+    SnapshotTaken(save=1, step=50, image_bytes=1000, pause_s=0.01),
+    CheckpointCommitted(save=1, step=50, generation=7, written_bytes=1000, reused_bytes=0, took_s=0.5),
+    SaveFailed(step=60, problem="no space left"),
+    CheckpointsRetired(generations=(3, 4), freed_bytes=2000),
+    CheckpointVerified(generation=7, held=True, detail="4 shards", took_s=0.2),
+    StateLoaded(step=40, source="store", took_s=0.3),
 )
 
 
@@ -88,3 +106,9 @@ def test_words_fit_what_is_known(event, text):
 )
 def test_steps_are_details_and_incidents_are_trouble(event, level):
     assert level_of(event) is level
+
+
+def test_a_failed_save_is_told_loudly():
+    failed = SaveFailed(step=60, problem="no space left")
+    assert level_of(failed) is Level.TROUBLE
+    assert "SAVE FAILED: step 60 is not durable" in describe(failed)

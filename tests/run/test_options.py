@@ -70,3 +70,36 @@ def test_help_is_asked_for_only_before_the_script():
     with pytest.raises(HelpAsked):
         parse(["--spares", "1", "--help"])
     assert parse(["train.py", "--help"]).args == ("--help",)
+
+
+def test_a_time_may_have_a_unit():
+    assert parse(["--store", "/ckpt", "--rpo", "10m", "--verify-every", "2h", "train.py"]).rpo_s == 600.0
+    assert parse(["--store", "/ckpt", "--verify-every", "never", "train.py"]).verify_every_s is None
+
+
+def test_a_save_interval_is_steps_or_time():
+    assert parse(["--store", "/ckpt", "--save-every", "100", "train.py"]).save_every_steps == 100
+    assert parse(["--store", "/ckpt", "--save-every", "90s", "train.py"]).save_every_s == 90.0
+    with pytest.raises(UsageError, match=r"--save-every: expected a number of steps \(100\) or a time .* got 'often'"):
+        parse(["--store", "/ckpt", "--save-every", "often", "train.py"])
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--save-every", "--rpo", "--tiers"])
+def test_what_is_about_saving_needs_a_store(flag):
+    value = {"--resume": "auto", "--save-every": "5", "--rpo": "5m", "--tiers": "x.toml"}[flag]
+    with pytest.raises(UsageError, match=f"{flag} needs --store"):
+        parse([flag, value, "train.py"])
+
+
+def test_an_unknown_key_of_the_retention_is_refused():
+    with pytest.raises(UsageError, match=r"--keep: .*last"):
+        parse(["--store", "/ckpt", "--keep", "lest=3", "train.py"])
+
+
+def test_a_resumed_run_takes_over_what_is_not_given_anew():
+    earlier = RunOptions(target="train.py", args=("--lr", "1"), seats=4, store="/ckpt", run_dir="runs/a", spares=1)
+    options = parse(["--resume", "runs/a", "--spares", "0"], lambda _: earlier)
+    assert (options.target, options.args, options.seats, options.store) == ("train.py", ("--lr", "1"), 4, "/ckpt")
+    assert (options.spares, options.resume, options.run_dir) == (0, "runs/a", None)
+    other = parse(["--resume", "runs/a", "other.py", "--lr", "2"], lambda _: earlier)
+    assert (other.target, other.args) == ("other.py", ("--lr", "2"))

@@ -100,6 +100,8 @@ class Ranks:
             "VITALS": vitals.create_memfd("vitals"),
             "PAGE": copy_of(heir_of.page_fd if heir_of else None),
             "SETUP": copy_of(heir_of.setup_fd if heir_of else None),
+            "ARENA_0": os.memfd_create("arena-0"),
+            "ARENA_1": os.memfd_create("arena-1"),
         }
         environment = {
             "CLOSERANKS_RUN_DIR": str(self.folder),
@@ -182,11 +184,12 @@ class Ranks:
             timeout=timedelta(seconds=30),
         )  # fmt: skip
         for seat, proc in enumerate(self.members):
+            handed = getattr(proc, "hand_over", ())
             message = messages.Seat(
-                term=self.term, seat=seat, incarnation=self.incarnations[seat], size=self.size,
+                descriptors=len(handed), term=self.term, seat=seat, incarnation=self.incarnations[seat], size=self.size,
                 store_host="127.0.0.1", store_port=port,
             )  # fmt: skip
-            proc.send(message, getattr(proc, "hand_over", ()))
+            proc.send(message, handed)
             proc.hand_over = ()
         self.wait_said(messages.Regrouped, term=self.term)
         plan = restore or messages.Restore(term=self.term, step=-1, donor=None, receivers=())

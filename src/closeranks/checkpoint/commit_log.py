@@ -31,6 +31,7 @@ from closeranks.checkpoint.format import (
 from closeranks.checkpoint.history import EMPTY, History, fold, fold_all, manifest_problem
 from closeranks.checkpoint.keys import entry_key, entry_number
 from closeranks.checkpoint.problems import BaseLost, Damaged, Fenced, NotAccepted, SaveFailed, StoreProblem
+from closeranks.checkpoint.stores.retry import created, retried
 from closeranks.checkpoint.stores.store import Store
 
 _ROUNDS: Final = 200  # numbers lost to others before an append gives up: each is an entry that somebody else made
@@ -145,6 +146,16 @@ class CommitLog:
         """
         return self._append(lambda history: (history.term, act)).number
 
+    def settle(self) -> History:
+        """Append an entry that changes nothing, and return the history with it.
+
+        Afterwards all earlier entries are on the disk, also those that others made a moment ago, and every append
+        before it has happened or never will: its number is taken.
+        """
+        with self._lock:
+            self._append(lambda history: (history.term, Retire(generations=())))
+            return self._history
+
     # --- appending ------------------------------------------------------------------------------------------
 
     def _append_under(self, term: int, act: AnyAct) -> Entry:
@@ -186,23 +197,8 @@ class CommitLog:
         raise problem(f"{self._store.url}: cannot {type(entry.act).__name__.lower()}: {reason}")
 
     def _won(self, entry: Entry) -> bool:
-        """Whether the entry is now the one of its number.
-
-        It is tried again with the same bytes: a request that arrives late can only ever put the same entry there.
-        """
-        key, data = entry_key(entry.number), encode_entry(entry)
-        for is_last in (False, False, True):
-            try:
-                if self._store.create(key, data):
-                    return True
-            except StoreProblem as problem:
-                if is_last or not (problem.doubtful or problem.transient):
-                    raise
-                if not self._exists(key):
-                    self._wait(_pause_s())
-                    continue
-            return self._read(entry.number).nonce == entry.nonce
-        raise AssertionError("the last round returns or raises")
+        # Whatever is tried again has the same bytes, so a request that arrives late puts the same entry there.
+        return created(self._store, entry_key(entry.number), encode_entry(entry), sleep=self._wait)
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -210,9 +206,6 @@ class CommitLog:
         after = entry_key(self._history.last) if self._history.last else ""
         listed = self._store.list(LOG_PREFIX, after)
         return [number for number in (entry_number(one.key) for one in listed) if number > self._history.last]
-
-    def _exists(self, key: str) -> bool:
-        return self._retried(lambda: any(one.key == key for one in self._store.list(key)))
 
     def _read(self, number: int) -> Entry:
         key = entry_key(number)
@@ -230,15 +223,4 @@ class CommitLog:
         return decode_entry(data, number, where)
 
     def _retried(self, ask: Callable[[], _T]) -> _T:
-        try:
-            return ask()
-        except StoreProblem as problem:
-            if not problem.transient:
-                raise
-        self._wait(_pause_s())
-        return ask()
-
-
-def _pause_s() -> float:
-    """Between a failed request and the next: random, so that many writers do not come back at once."""
-    return 0.05 + 0.15 * secrets.randbelow(1000) / 1000
+        return retried(ask, sleep=self._wait)

@@ -15,20 +15,21 @@ from blake3 import blake3
 
 from closeranks.checkpoint.format import DATA_PREFIX, FORMAT, ShardIndex, ShardRef
 from closeranks.checkpoint.history import History
+from closeranks.checkpoint.image import index_key
 from closeranks.checkpoint.keys import (
     attempt_of,
     attempt_prefix,
     failed_writer,
     failure_key,
-    index_key,
     indexed_writer,
     is_attempt,
     term_of,
 )
-from closeranks.checkpoint.problems import Damaged, SaveFailed, StoreProblem
+from closeranks.checkpoint.problems import Damaged, SaveFailed
+from closeranks.checkpoint.shard_index import INDEX_LIMIT_BYTES, encode_index
+from closeranks.checkpoint.stores.retry import created, retried
 from closeranks.checkpoint.stores.store import Store
 
-INDEX_LIMIT_BYTES: Final = 1 << 30  # of one writer's index: four million slices
 _FAILURE_LIMIT_BYTES: Final = 1 << 16
 _PROBLEM_CHARACTERS: Final = 4000
 _FIRST_LOOK_S: Final = 0.02
@@ -73,15 +74,18 @@ class _Head(msgspec.Struct):
     bases: tuple[int, ...] = ()
 
 
-def publish_index(store: Store, index: ShardIndex) -> ShardRef:
+def publish_index(store: Store, index: ShardIndex, bases: tuple[int, ...] = ()) -> ShardRef:
     """Say that a writer's part is durable. The image must be so before. Returns the reference for the commit.
+
+    ``bases``: generations whose index was reused from (``Written.bases``), for the commit to name them.
 
     Raises:
         SaveFailed: another process has contributed under the same name; its part was left alone.
         StoreProblem: the store failed; the attempt is not complete, unless the problem is ``doubtful``.
     """
-    key, data = index_key(index.attempt, index.writer), msgspec.json.encode(index)
-    if not _create(store, key, data):
+    index = msgspec.structs.replace(index, bases=bases or index.bases)
+    key, data = index_key(index.attempt, index.writer), encode_index(index)
+    if not created(store, key, data):
         raise SaveFailed(
             f"{store.url}/{key}: another process has saved as writer {index.writer} of this attempt; "
             "attempts need names of their own, and each writer one process"
@@ -96,7 +100,7 @@ def publish_failure(store: Store, attempt: str, writer: int, problem: str) -> No
         StoreProblem: the store failed here too; the others will wait until their deadline.
     """
     data = msgspec.json.encode(_Failure(problem=problem[:_PROBLEM_CHARACTERS]))
-    store.create(failure_key(attempt, writer), data)
+    retried(lambda: store.create(failure_key(attempt, writer), data))
 
 
 def gather(store: Store, attempt: str, world: int, patience: Patience) -> Gathered:
@@ -141,7 +145,7 @@ def unfinished(store: Store, history: History) -> tuple[Unfinished, ...]:
         StoreProblem: the store does not answer.
     """
     attempts: dict[str, list[int]] = {}
-    for listed in store.list(DATA_PREFIX):
+    for listed in retried(lambda: list(store.list(DATA_PREFIX))):
         attempt = attempt_of(listed.key)
         if attempt and attempt not in history.attempts and term_of(attempt) < history.term:
             writers = attempts.setdefault(attempt, [])
@@ -150,24 +154,10 @@ def unfinished(store: Store, history: History) -> tuple[Unfinished, ...]:
     return tuple(Unfinished(attempt, tuple(writers)) for attempt, writers in attempts.items())
 
 
-def _create(store: Store, key: str, data: bytes) -> bool:
-    """Create the object, or find that it is there with these bytes: an answer that was lost is no failure."""
-    for is_last in (False, True):
-        try:
-            if store.create(key, data):
-                return True
-        except StoreProblem as problem:
-            if is_last or not (problem.doubtful or problem.transient):
-                raise
-            continue
-        break
-    return store.read(key, INDEX_LIMIT_BYTES) == data
-
-
 def _look(store: Store, attempt: str) -> tuple[list[int], list[int]]:
     if not is_attempt(attempt):
         raise ValueError(f"{attempt!r} is not the name of an attempt")
-    keys = [listed.key for listed in store.list(attempt_prefix(attempt))]
+    keys = retried(lambda: [listed.key for listed in store.list(attempt_prefix(attempt))])
     present = (indexed_writer(attempt, key) for key in keys)
     failed = (failed_writer(attempt, key) for key in keys)
     return [writer for writer in present if writer >= 0], [writer for writer in failed if writer >= 0]
@@ -175,9 +165,9 @@ def _look(store: Store, attempt: str) -> tuple[list[int], list[int]]:
 
 def _head(store: Store, attempt: str, writer: int) -> tuple[ShardRef, tuple[int, ...]]:
     key = index_key(attempt, writer)
-    data = store.read(key, INDEX_LIMIT_BYTES)
+    data = retried(lambda: store.read(key, INDEX_LIMIT_BYTES))
     try:
-        head = msgspec.json.decode(data, type=_Head)
+        head = msgspec.json.decode(data.partition(b"\n")[0], type=_Head)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{store.url}/{key}: expected the index of a shard: {error}", object_key=key) from None
     if (head.format, head.attempt, head.writer) != (FORMAT, attempt, writer):
@@ -199,7 +189,7 @@ def _failures(store: Store, attempt: str, failed: Iterable[int]) -> str:
     writers = sorted(failed)
     told = []
     for writer in writers[:_NAMED]:
-        data = store.read(failure_key(attempt, writer), _FAILURE_LIMIT_BYTES)
+        data = retried(lambda: store.read(failure_key(attempt, writer), _FAILURE_LIMIT_BYTES))  # noqa: B023 - called at once
         try:
             told.append(f"writer {writer}: {msgspec.json.decode(data, type=_Failure).problem}")
         except (msgspec.MsgspecError, UnicodeDecodeError):

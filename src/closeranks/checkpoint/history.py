@@ -22,7 +22,8 @@ from typing import Any, Final
 import msgspec
 
 from closeranks.checkpoint.format import Claim, Commit, Entry, Manifest, Pin, Retire, Unpin, Verified
-from closeranks.checkpoint.keys import index_key, is_attempt, term_of
+from closeranks.checkpoint.image import index_key
+from closeranks.checkpoint.keys import is_attempt, term_of
 
 
 class Verification(enum.Enum):

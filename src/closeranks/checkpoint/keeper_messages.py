@@ -176,6 +176,7 @@ class Drilled(_Message, frozen=True, tag=True):
 
     generation: int | None
     held: bool
+    recorded: bool  # in the log; False: the store could not be asked, so nothing is known
     detail: str
     seconds: float
 

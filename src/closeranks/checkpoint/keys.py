@@ -1,4 +1,4 @@
-"""The names of a store's objects, made and taken apart in one place.
+"""The names of attempts, log entries and failures, made and taken apart in one place; see also ``image.py``.
 
 An attempt is one try at saving one step. Its name begins with the term that may commit it, so whoever sees an object
 knows which claims have made it impossible to commit.
@@ -65,16 +65,6 @@ def attempt_of(key: str) -> str:
         return ""
     name, slash, _ = key.removeprefix(DATA_PREFIX).partition("/")
     return name if slash and is_attempt(name) else ""
-
-
-def image_key(attempt: str, writer: int) -> str:
-    """Where a writer puts its image, or the changed part of it."""
-    return f"{attempt_prefix(attempt)}w{writer:05d}.safetensors"
-
-
-def index_key(attempt: str, writer: int) -> str:
-    """Where a writer says, once its image is durable, what it contributed."""
-    return f"{attempt_prefix(attempt)}w{writer:05d}.json"
 
 
 def failure_key(attempt: str, writer: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 DURABLE = "durable"  # the tier with the log; it is always there, whether the file names it or not
+MEMORY = "memory"  # the arenas themselves: no tier of the file, every save is there
 CODECS = ("", "zstd")
 _KEEP_MIN = 2  # while writers pass from one step to the next, only the older one is complete
 _FRAGMENTS_MAX = 128  # so that coefficients of any code fit GF(256) with room to spare
@@ -29,7 +30,7 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     parity: int = 1  # ... and this many are added, so that as many peers may be lost; 1 and 1: one copy more
     every_steps: int | None = None
     every_s: float | None = None
-    keep: int = _KEEP_MIN  # newest saves of each writer; the durable tier has its retention instead
+    keep: int = _KEEP_MIN  # newest saves of each writer, and one more while it is written; durable: see the retention
     codec: str = ""
     bytes_per_s: float | None = None  # of each writer
     stagger_s: float = 0.0  # writers begin spread over this time
@@ -38,6 +39,45 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         problem = _problem_of(self)
         if problem:
             raise TiersError(f"tier {self.name!r}: {problem}")
+
+
+def _problem_of(tier: Tier) -> str:
+    checks = (
+        (tier.name not in ("", MEMORY), "expected another name"),
+        (tier.every_steps is None or tier.every_steps > 0, f"every_steps: expected from 1, got {tier.every_steps}"),
+        (tier.every_s is None or tier.every_s > 0, f"every_s: expected more than 0, got {tier.every_s}"),
+        (tier.keep >= _KEEP_MIN, f"keep: expected from {_KEEP_MIN}, got {tier.keep}; the newest may be incomplete"),
+        (tier.codec in CODECS, f'codec: expected "" or "zstd", got {tier.codec!r}'),
+        (tier.bytes_per_s is None or tier.bytes_per_s > 0, f"bytes_per_s: expected over 0, got {tier.bytes_per_s}"),
+        (tier.stagger_s >= 0, f"stagger_s: expected from 0, got {tier.stagger_s}"),
+        *_TARGET_CHECKS[tier.kind](tier),
+    )
+    return next((problem for holds, problem in checks if not holds), "")
+
+
+def _checks_of_peers(tier: Tier) -> tuple[tuple[bool, str], ...]:
+    needed = tier.data + tier.parity
+    return (
+        (tier.data >= 1, f"data: expected from 1, got {tier.data}"),
+        (tier.parity >= 0, f"parity: expected from 0, got {tier.parity}"),
+        (needed <= _FRAGMENTS_MAX, f"data + parity: expected at most {_FRAGMENTS_MAX}, got {needed}"),
+        (len(set(tier.targets)) == len(tier.targets), "targets: a peer is named twice"),
+        (
+            len(tier.targets) >= needed,
+            f"targets: expected from {needed} peers, one a fragment, got {len(tier.targets)}",
+        ),
+    )
+
+
+def _checks_of_disk(tier: Tier) -> tuple[tuple[bool, str], ...]:
+    return ((len(tier.targets) == 1, f"targets: expected one folder, got {len(tier.targets)}"),)
+
+
+def _checks_of_durable(tier: Tier) -> tuple[tuple[bool, str], ...]:
+    return ((not tier.targets, "targets: expected none: the run's --store is where it writes"),)
+
+
+_TARGET_CHECKS = {"peers": _checks_of_peers, "disk": _checks_of_disk, "durable": _checks_of_durable}
 
 
 class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,42 +192,3 @@ def _refuse_unknown(table: Mapping[str, Any], known: tuple[str, ...], where: str
             close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
             hint = f'did you mean "{close[0]}"?' if close else f"known: {', '.join(known)}"
             raise TiersError(f"{where}: unknown key {key!r}; {hint}")
-
-
-def _problem_of(tier: Tier) -> str:
-    checks = (
-        (bool(tier.name), "expected a name"),
-        (tier.every_steps is None or tier.every_steps > 0, f"every_steps: expected from 1, got {tier.every_steps}"),
-        (tier.every_s is None or tier.every_s > 0, f"every_s: expected more than 0, got {tier.every_s}"),
-        (tier.keep >= _KEEP_MIN, f"keep: expected from {_KEEP_MIN}, got {tier.keep}; the newest may be incomplete"),
-        (tier.codec in CODECS, f'codec: expected "" or "zstd", got {tier.codec!r}'),
-        (tier.bytes_per_s is None or tier.bytes_per_s > 0, f"bytes_per_s: expected over 0, got {tier.bytes_per_s}"),
-        (tier.stagger_s >= 0, f"stagger_s: expected from 0, got {tier.stagger_s}"),
-        *_TARGET_CHECKS[tier.kind](tier),
-    )
-    return next((problem for holds, problem in checks if not holds), "")
-
-
-def _checks_of_peers(tier: Tier) -> tuple[tuple[bool, str], ...]:
-    needed = tier.data + tier.parity
-    return (
-        (tier.data >= 1, f"data: expected from 1, got {tier.data}"),
-        (tier.parity >= 0, f"parity: expected from 0, got {tier.parity}"),
-        (needed <= _FRAGMENTS_MAX, f"data + parity: expected at most {_FRAGMENTS_MAX}, got {needed}"),
-        (len(set(tier.targets)) == len(tier.targets), "targets: a peer is named twice"),
-        (
-            len(tier.targets) >= needed,
-            f"targets: expected from {needed} peers, one a fragment, got {len(tier.targets)}",
-        ),
-    )
-
-
-def _checks_of_disk(tier: Tier) -> tuple[tuple[bool, str], ...]:
-    return ((len(tier.targets) == 1, f"targets: expected one folder, got {len(tier.targets)}"),)
-
-
-def _checks_of_durable(tier: Tier) -> tuple[tuple[bool, str], ...]:
-    return ((not tier.targets, "targets: expected none: the run's --store is where it writes"),)
-
-
-_TARGET_CHECKS = {"peers": _checks_of_peers, "disk": _checks_of_disk, "durable": _checks_of_durable}

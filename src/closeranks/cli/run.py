@@ -10,11 +10,13 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
-from closeranks.run.folder import FolderError, claim, default_folder, release
+from closeranks.checkpoint.tiers import TiersError
+from closeranks.run.folder import FolderError, claim, default_folder, read_run_file, release
 from closeranks.run.guardian import guard
-from closeranks.run.options import HelpAsked, RunOptions, Target, UsageError, View, parse
+from closeranks.run.options import HelpAsked, RunOptions, Target, UsageError, View, parse, tiers_of
 
 EXIT_USAGE = 2
 
@@ -46,6 +48,19 @@ recovery:
   --on-incident CMD     shell command, called when an incident opens and closes;
                         CLOSERANKS_INCIDENT, CLOSERANKS_INCIDENT_EDGE and others tell it which
 
+state that lasts:
+  --store PATH|URL      save protected state there: a folder, s3://bucket/prefix, gs://..., az://...
+  --resume RUN|auto     go on where the run in that folder ended (its script, options and store are used unless
+                        given anew); auto: go on if the store holds anything, else begin
+  --save-every N|TIME   save every N steps, or every 90s, 10m, 2h (default: chosen from measured write time and
+                        failure rate, and journalled with its reason)
+  --rpo TIME            lose at most so much work: an upper bound of the interval
+  --keep POLICY         what is kept, e.g. last=3,hourly=24,daily=7,every=1000 (default last=3; pinned checkpoints
+                        and the last verified one always are)
+  --verify-every TIME   read the newest checkpoint as a restart would (default 1h; never)
+  --tiers FILE          further homes of the state: memory of peers, local disk (docs/checkpoints.md)
+  --job NAME            a store belongs to one job (default: the name of the script)
+
 other:
   --run-dir DIR         folder for journal and logs (default runs/<time>-<id>); never overwritten
   --start fork|spawn    fork workers from a process that has imported torch, or start each anew (default fork)
@@ -70,8 +85,9 @@ def register(app: typer.Typer) -> None:
 def main(argv: Sequence[str]) -> int:
     """Run the command line after ``closeranks run``; the exit code."""
     try:
-        options = parse(argv)
+        options = _with_absolute_paths(parse(argv, _earlier))
         _require_target(options)
+        _require_tiers(options)
         folder = _folder(options, tuple(argv))
     except HelpAsked:
         sys.stdout.write(HELP)
@@ -89,6 +105,36 @@ def main(argv: Sequence[str]) -> int:
         release(folder)
         sys.stderr.write(f"closeranks run: the supervisor cannot be started: {error}\n")
         return 1
+
+
+def _earlier(folder: str) -> RunOptions:
+    """The options of a run that is to be resumed."""
+    try:
+        file = read_run_file(Path(folder))
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UsageError(
+            f"--resume {folder}: expected the folder of a run, got: {error}; give one below runs/, or auto"
+        ) from None
+    if file.options.store is None:
+        raise UsageError(f"--resume {folder}: that run had no --store, so none of its state is left; start it anew")
+    return file.options
+
+
+def _with_absolute_paths(options: RunOptions) -> RunOptions:
+    """A run is resumed from anywhere: what names a place on this machine must not depend on where one stands."""
+    store, tiers = options.store, options.tiers
+    if store is not None and "://" not in store:
+        store = str(Path(store).absolute())
+    return msgspec.structs.replace(options, store=store, tiers=None if tiers is None else str(Path(tiers).absolute()))
+
+
+def _require_tiers(options: RunOptions) -> None:
+    try:
+        tiers_of(options)
+    except OSError as error:
+        raise UsageError(f"--tiers {options.tiers}: {error.strerror}") from None
+    except TiersError as error:
+        raise UsageError(f"--tiers: {error}") from None
 
 
 def _require_target(options: RunOptions) -> None:

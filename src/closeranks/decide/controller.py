@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from closeranks.decide import endings, exits, membership, recovery, trouble
 from closeranks.decide.budgets import Ledger
 from closeranks.decide.diagnosis import Seen, Trouble
@@ -17,7 +19,9 @@ from closeranks.decide.protocol import (
     Begun,
     Decision,
     Fact,
+    GroupLoaded,
     GroupStuck,
+    Origin,
     ProcEnded,
     ProcFinished,
     ProcJoined,
@@ -27,6 +31,7 @@ from closeranks.decide.protocol import (
     ProcRestored,
     ProcResumed,
     ProcStuck,
+    StateSaved,
     StepDone,
     StopAsked,
     TermPoisoned,
@@ -71,9 +76,10 @@ def _member(turn: Turn, number: int, term: int) -> Proc | None:
     return proc
 
 
-def _begun(turn: Turn, _: Begun) -> None:
+def _begun(turn: Turn, fact: Begun) -> None:
     if turn.state.life is Life.NEW:
-        membership.start_group(turn)
+        turn.update(saved_step=fact.saved_step)
+        membership.start_group(turn, Origin.NOTHING if fact.saved_step is None else Origin.NEWEST)
 
 
 def _joined(turn: Turn, fact: ProcJoined) -> None:
@@ -195,6 +201,20 @@ def _resumed(turn: Turn, fact: ProcResumed) -> None:
         turn.stage(proc, Stage.LOOPING)
 
 
+def _state_saved(turn: Turn, fact: StateSaved) -> None:
+    # The newest, not the highest: after a roll back the steps that were given up do not count.
+    turn.update(saved_step=fact.step)
+
+
+def _group_loaded(turn: Turn, fact: GroupLoaded) -> None:
+    state = turn.state
+    if state.life is not Life.RUNNING or state.group.looped:
+        return
+    turn.update_group(newest_step=fact.step, plan_step=fact.step)
+    if state.incident is not None:
+        turn.update(incident=replace(state.incident, plan_step=fact.step))
+
+
 def _step_done(turn: Turn, fact: StepDone) -> None:
     endings.step_done(turn, fact.step, fact.duration_s)
 
@@ -226,6 +246,8 @@ _HANDLERS: dict[type[Fact], Callable[[Turn, Any], None]] = {
     ProcRegrouped: _regrouped,
     ProcRestored: _restored,
     ProcResumed: _resumed,
+    StateSaved: _state_saved,
+    GroupLoaded: _group_loaded,
     StepDone: _step_done,
     ProcFinished: _finished,
     StopAsked: _stop_asked,

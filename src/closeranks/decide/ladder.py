@@ -3,7 +3,7 @@
 A rung is data: its name, what speaks against it in a situation, and what speaks for it. The choice is the first
 rung that nothing speaks against. A new rung takes its place in ``LADDER``. A failed collective ends its term, so
 neither WAIT nor RETRY can do without new connections: REGROUP retries the step. On one node a cold restart stands in
-for RESPAWN. REPLACE_NODE, SHRINK and ROLL_BACK need nodes, a smaller world and checkpoints to act on.
+for RESPAWN. REPLACE_NODE and SHRINK need nodes and a smaller world to act on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     hopeless: str = ""  # why no rung can help: the failure is deterministic, or there is nothing to go back to
     spent: frozenset[Rung] = frozenset()  # rungs that did not help in this incident, or right before it
     budget: Within | Exceeded = Within()  # of the incident as a whole
-    cold_budget: Within | Exceeded = Within()  # of a restart from nothing
+    cold_budget: Within | Exceeded = Within()  # of a restart of the whole group
+    saved_step: int | None = None  # the newest that a restart can go on after
+    suspect: str = ""  # why state that was saved lately may be corrupt
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,10 +107,24 @@ def _against_fork(s: Situation) -> str:
     return "a new process for the seat did not help" if Rung.FORK in s.spent else ""
 
 
-def _against_cold(s: Situation) -> str:
+def _against_restart(s: Situation) -> str:
     if hopeless := _hopeless(s):
         return hopeless
     return s.cold_budget.reason if isinstance(s.cold_budget, Exceeded) else ""
+
+
+def _against_cold(s: Situation) -> str:
+    if objection := _against_restart(s):
+        return objection
+    if s.suspect and s.saved_step is not None:
+        return "the newest saved state may hold what made the digests differ"
+    return ""
+
+
+def _because_cold(s: Situation) -> str:
+    if s.saved_step is None:
+        return f"{s.fault}: the whole group starts again from nothing, no state was saved"
+    return f"{s.fault}: the whole group starts again from the newest saved state, step {s.saved_step} or the next older"
 
 
 def _because_stop(s: Situation) -> str:
@@ -141,7 +157,12 @@ LADDER: tuple[Step, ...] = (
     Step(
         rung=Rung.COLD_RESTART,
         against=_against_cold,
-        because=lambda s: f"{s.fault}: the whole group starts again from nothing",
+        because=_because_cold,
+    ),
+    Step(
+        rung=Rung.ROLL_BACK,
+        against=_against_restart,
+        because=lambda s: f"{s.fault}: the whole group starts again from the last checkpoint that is trusted",
     ),
     Step(rung=Rung.STOP, against=lambda _: "", because=_because_stop),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from closeranks.decide import budgets
-from closeranks.decide.protocol import BeginTerm, GoOn, Isolate, StartGroup, StartProc
+from closeranks.decide.protocol import BeginTerm, GoOn, Isolate, Origin, StartGroup, StartProc
 from closeranks.decide.state import Group, Life, Proc, Stage, State
 from closeranks.decide.turn import Turn
 from closeranks.events import ErrorSeen, Phase, ProcessSeated, Rung, TermBegan
@@ -36,8 +36,8 @@ def ending_members(state: State) -> list[Proc]:
     return [p for p in state.procs.values() if p.seat is not None and p.stage is Stage.DOOMED]
 
 
-def start_group(turn: Turn) -> None:
-    """One new process for every seat, from nothing."""
+def start_group(turn: Turn, origin: Origin) -> None:
+    """One new process for every seat, which begins with the state of this origin."""
     state = turn.state
     term, first = state.term + 1, state.next_proc
     numbers = tuple(range(first, first + state.settings.seats))
@@ -57,7 +57,7 @@ def start_group(turn: Turn) -> None:
         group=Group(),
         unhelped_step=None,
     )
-    turn.decide(StartGroup(term=term, procs=numbers))
+    turn.decide(StartGroup(term=term, procs=numbers, origin=origin))
 
 
 def refill_spares(turn: Turn) -> None:

@@ -6,6 +6,8 @@ supervisor (or a simulator), decisions are carried out by one. ``now_s`` is any 
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 
 from closeranks.events import AnyEvent
@@ -24,11 +26,21 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     step: int
 
 
+class Origin(StrEnum):
+    """What a new group begins with."""
+
+    NOTHING = "nothing"  # the state that the script builds
+    NEWEST = "newest"  # the newest state that can be restored
+    VERIFIED = "verified"  # the newest checkpoint that is trusted: corruption is suspected since
+
+
 # --- facts ------------------------------------------------------------------------------------------------------
 
 
 class Begun(_Value, frozen=True, tag=True):
-    """The run starts: the first fact."""
+    """The run starts: the first fact. ``saved_step``: there is state to go on with, from an earlier run."""
+
+    saved_step: int | None = None
 
 
 class ProcJoined(_Value, frozen=True, tag=True):
@@ -115,6 +127,18 @@ class ProcResumed(_Value, frozen=True, tag=True):
     term: int
 
 
+class StateSaved(_Value, frozen=True, tag=True):
+    """A restart of the group could go on after this step."""
+
+    step: int
+
+
+class GroupLoaded(_Value, frozen=True, tag=True):
+    """Every seat of a new group took saved state over, before it reached its loop."""
+
+    step: int
+
+
 class StepDone(_Value, frozen=True, tag=True):
     """Every seat closed the step."""
 
@@ -152,6 +176,8 @@ Fact = (
     | ProcRegrouped
     | ProcRestored
     | ProcResumed
+    | StateSaved
+    | GroupLoaded
     | StepDone
     | ProcFinished
     | StopAsked
@@ -163,10 +189,11 @@ Fact = (
 
 
 class StartGroup(_Value, frozen=True, tag=True):
-    """Start one process for every seat from nothing: ``procs[seat]``, under this term."""
+    """Start one process for every seat: ``procs[seat]``, under this term."""
 
     term: int
     procs: tuple[int, ...]
+    origin: Origin = Origin.NOTHING
 
 
 class StartProc(_Value, frozen=True, tag=True):

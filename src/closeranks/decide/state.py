@@ -174,6 +174,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     incarnations: tuple[int, ...] = ()  # newest by seat
     library: bool = False  # some process called join, ever
     group: Group = Group()
+    saved_step: int | None = None  # the newest that a restart of the group can go on after
     poison: Poison | None = None
     incident: Incident | None = None
     signatures: Mapping[Signature, int] = {}  # failures that name their place, with the term they were first seen in

@@ -6,11 +6,12 @@ from msgspec.structs import replace
 
 from closeranks.decide import budgets, endings, ladder, membership, pace
 from closeranks.decide.diagnosis import Diagnosis, Seen, Trouble, diagnose, signature, when
-from closeranks.decide.protocol import InterruptTerm
+from closeranks.decide.protocol import InterruptTerm, Origin
 from closeranks.decide.state import Incident, Life, Proc, Stage, State
 from closeranks.decide.turn import Turn
 from closeranks.events import Decided, Diagnosed, ErrorSeen, IncidentOpened, IncidentWidened, Phase, Rung
 
+_FROM_SCRATCH = (Rung.COLD_RESTART, Rung.ROLL_BACK)  # the group ends and starts again
 _OWN = frozenset({Seen.EXCEPTION, Seen.LEFT_EARLY})
 _UNTRUSTED = frozenset({Seen.DIGEST, Seen.NO_DONOR})
 _LIVES_AFTER_INTERRUPT = frozenset({Stage.INTERRUPTED, Stage.PAUSED, Stage.STARTED, Stage.JOINED, Stage.WARM})
@@ -169,10 +170,12 @@ def _choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeles
         spent=_spent(state, incident),
         budget=_book(turn, trouble, fault, first=incident.rung is Rung.STOP),
         cold_budget=cold_budget,
+        saved_step=state.saved_step,
+        suspect=trouble.detail if trouble.seen is Seen.DIGEST else "",
     )
     turn.phase(Phase.DECIDE)
     choice = ladder.choose(situation)
-    if choice.rung is Rung.COLD_RESTART:
+    if choice.rung in _FROM_SCRATCH:
         turn.update(ledger=replace(turn.state.ledger, starts=restarted.starts, colds=restarted.colds))
     term = turn.state.term + (choice.rung is not Rung.STOP)
     turn.note(Decided(incident=incident.number, rung=choice.rung, term=term, reason=choice.reason))
@@ -220,18 +223,18 @@ def _carry_out(turn: Turn, trouble: Trouble, choice: ladder.Choice, doomed: list
     if choice.rung is Rung.STOP:
         told = dict.fromkeys((incident.summary, trouble.detail, choice.reason))
         endings.fail(turn, incident.exit_code or 1, "; ".join(told))
-    elif choice.rung is Rung.COLD_RESTART:
-        _clear(turn, trouble)
+    elif choice.rung in _FROM_SCRATCH:
+        _clear(turn, trouble, choice.rung)
     else:
         _gather(turn, trouble, use_spares=Rung.SPARE not in _spent(turn.state, incident))
 
 
-def _clear(turn: Turn, trouble: Trouble) -> None:
+def _clear(turn: Turn, trouble: Trouble, rung: Rung) -> None:
     if turn.state.life is not Life.CLEARING:
         turn.enter(Life.CLEARING)
     turn.update(incident=replace(turn.incident(), failures={}, plan_step=None))
     for proc in membership.occupants(turn.state).values():
-        membership.isolate(turn, proc, f"cold restart: {trouble.detail}", capture_stack=False)
+        membership.isolate(turn, proc, f"{rung}: {trouble.detail}", capture_stack=False)
     start_when_clear(turn)
 
 
@@ -240,7 +243,13 @@ def start_when_clear(turn: Turn) -> None:
     if turn.state.life is Life.CLEARING and not membership.ending_members(turn.state):
         turn.phase(Phase.INTERRUPT)
         turn.phase(Phase.REGROUP)
-        membership.start_group(turn)
+        membership.start_group(turn, _origin(turn))
+
+
+def _origin(turn: Turn) -> Origin:
+    if turn.state.saved_step is None:
+        return Origin.NOTHING
+    return Origin.VERIFIED if turn.incident().rung is Rung.ROLL_BACK else Origin.NEWEST
 
 
 def _gather(turn: Turn, trouble: Trouble, *, use_spares: bool) -> None:

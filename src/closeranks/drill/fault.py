@@ -36,6 +36,8 @@ class Moment(StrEnum):
     APPLY = "apply"
     BETWEEN = "between"
     CLOSING = "closing"
+    SNAPSHOT = "snapshot"  # before the state is copied
+    LOADING = "loading"  # saved state is being read at the start of a group
     RECOVERING = "recovering"
     IDLE = "idle"
 

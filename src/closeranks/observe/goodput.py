@@ -32,7 +32,7 @@ GOODPUT_DEFINITION: Final = (
 )
 DURABLE_DEFINITION: Final = (
     "Durable goodput: like goodput, but only steps that outlive the run count: those that a committed checkpoint "
-    "holds, or all once the run has completed. Without checkpoints it is 0 until then."
+    "holds. Without a store, all do once the run has completed, and none before."
 )
 ETTR_DEFINITION: Final = (
     "ETTR (effective training time ratio): time that the seats spent in useful steps over the wall time of the run, "
@@ -96,8 +96,6 @@ def ledger(history: History) -> Ledger:
     useful_s = seconds.get(Category.USEFUL, 0.0)
     measured = place_s > 0 and history.library
     goodput = useful_s / place_s if measured else None
-    completed = history.ended is not None and history.ended.outcome == "completed"
-    durable = goodput if completed or goodput is None else 0.0
     return Ledger(
         wall_s=history.span.length_s,
         place_s=place_s,
@@ -106,9 +104,19 @@ def ledger(history: History) -> Ledger:
         seconds=seconds,
         stalled=_sum([place.stalled for place in places]),
         goodput=goodput,
-        durable_goodput=durable,
+        durable_goodput=None if goodput is None else goodput * _durable_share(history),
         ettr=_ettr(seats) if measured else None,
     )
+
+
+def _durable_share(history: History) -> float:
+    """The part of the useful seconds that outlives the run."""
+    if history.durable_step is None:
+        return float(history.ended is not None and history.ended.outcome == "completed")
+    useful = [(step.step, step.closed_mono_s - step.began_mono_s) for step in history.steps if not step.repeated]
+    all_s = sum(length_s for _, length_s in useful)
+    kept_s = sum(length_s for step, length_s in useful if step <= history.durable_step)
+    return kept_s / all_s if all_s > 0 else 0.0
 
 
 def _ettr(seats: list[Place]) -> float | None:

@@ -11,6 +11,7 @@ import msgspec
 from closeranks.events import (
     Account,
     Category,
+    CheckpointCommitted,
     IncidentClosed,
     IncidentOpened,
     Phase,
@@ -26,6 +27,7 @@ from closeranks.events import (
     RunStarted,
     SeatStalled,
     StepClosed,
+    StoreOpened,
 )
 
 _BORN_UNWRITTEN_S = 1.0  # a process runs a little before the record of its start is written; not longer than this
@@ -102,6 +104,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     incident_spans: dict[int, Span]
     incident_seats: dict[int, tuple[int, ...]]
     library: bool  # False: a script that shows neither steps nor what its seconds were spent on
+    durable_step: int | None = None  # newest step in a committed checkpoint, -1 before one; None: a run without a store
 
     @property
     def seats(self) -> int:
@@ -142,7 +145,18 @@ def history_of(records: Sequence[Record]) -> History:
         incident_spans=_incident_spans(records, span.end_s, restarted_s),
         incident_seats={r.event.incident: r.event.seats for r in records if isinstance(r.event, IncidentOpened)},
         library=library,
+        durable_step=_durable_step(records),
     )
+
+
+def _durable_step(records: Sequence[Record]) -> int | None:
+    found: int | None = None
+    for record in records:
+        if isinstance(record.event, StoreOpened) and found is None:
+            found = -1
+        elif isinstance(record.event, CheckpointCommitted):
+            found = record.event.step
+    return found
 
 
 def _tells_of_itself(records: Sequence[Record]) -> bool:

@@ -9,6 +9,9 @@ from enum import IntEnum
 from closeranks.events import (
     Account,
     AnyEvent,
+    CheckpointCommitted,
+    CheckpointsRetired,
+    CheckpointVerified,
     DeadlineChanged,
     Decided,
     Diagnosed,
@@ -30,11 +33,17 @@ from closeranks.events import (
     Record,
     RestorePlanned,
     RunEnded,
+    RunResumed,
     RunStarted,
+    SaveFailed,
+    SaveIntervalChosen,
     SeatStalled,
     SignalReceived,
+    SnapshotTaken,
     StackCaptured,
+    StateLoaded,
     StepClosed,
+    StoreOpened,
     TermBegan,
     TimerSummary,
 )
@@ -48,8 +57,8 @@ class Level(IntEnum):
     TROUBLE = 2
 
 
-_DETAILS = (Account, StepClosed, TimerSummary, SeatStalled, DeadlineChanged, ProcessJoined, PhaseBegan)
-_TROUBLES = (ErrorSeen, ProcessFailed, IncidentOpened, IncidentWidened, FaultInjected, SignalReceived)
+_DETAILS = (Account, StepClosed, TimerSummary, SeatStalled, DeadlineChanged, ProcessJoined, PhaseBegan, SnapshotTaken)
+_TROUBLES = (ErrorSeen, ProcessFailed, IncidentOpened, IncidentWidened, FaultInjected, SignalReceived, SaveFailed)
 
 
 def level_of(event: AnyEvent) -> Level:
@@ -91,7 +100,8 @@ def how_ended(exited: ProcessExited) -> str:
 
 def describe(event: AnyEvent) -> str:
     """What happened, in words."""
-    return _describe_life(event) or _describe_trouble(event) or _describe_recovery(event) or type(event).__name__
+    told = _describe_life(event) or _describe_trouble(event) or _describe_recovery(event) or _describe_state(event)
+    return told or type(event).__name__
 
 
 def _describe_life(event: AnyEvent) -> str:
@@ -172,4 +182,34 @@ def _describe_recovery(event: AnyEvent) -> str:
             return f"incident {event.incident} {event.outcome}{after}, steps lost: {event.steps_lost}"
         case NormalAgain():
             return f"incident {event.incident}: step time is normal again after {event.after_s:.2f} s"
+    return ""
+
+
+def _describe_state(event: AnyEvent) -> str:
+    match event:
+        case StoreOpened():
+            newest = "empty" if event.newest_step is None else f"newest step {event.newest_step}"
+            return f"store {event.store}: {counted(event.generations, 'generation')}, {newest}, term {event.store_term}"
+        case RunResumed():
+            place = "from the beginning" if event.step is None else f"after step {event.step}"
+            return f"goes on {place}, where {event.from_run} ended"
+        case SaveIntervalChosen():
+            return f"state is saved every {event.interval_s:.4g} s: {event.reason}"
+        case SnapshotTaken():
+            return f"snapshot of step {event.step}: {event.image_bytes:,} bytes, training paused {event.pause_s:.3f} s"
+        case CheckpointCommitted():
+            reused = f", {event.reused_bytes:,} reused" if event.reused_bytes else ""
+            size = f"{event.written_bytes:,} bytes written{reused}"
+            return f"step {event.step} is durable as generation {event.generation}: {size}, {event.took_s:.2f} s"
+        case SaveFailed():
+            return f"SAVE FAILED: step {event.step} is not durable: {event.problem}"
+        case CheckpointsRetired():
+            numbers = ", ".join(map(str, event.generations))
+            return f"given up by the retention: generations {numbers} ({event.freed_bytes:,} bytes)"
+        case CheckpointVerified():
+            verdict = "verified" if event.held else "NOT RESTORABLE"
+            return f"generation {event.generation} {verdict} in {event.took_s:.2f} s: {event.detail}"
+        case StateLoaded():
+            passed = f"; passed over: {'; '.join(event.passed_over)}" if event.passed_over else ""
+            return f"state after step {event.step} loaded from {event.source} in {event.took_s:.2f} s{passed}"
     return ""

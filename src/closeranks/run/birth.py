@@ -13,17 +13,19 @@ from closeranks import vitals
 from closeranks.run.options import Target
 
 # Descriptors of a worker, in the order in which they travel, and the variables that name them to it.
-CONTROL, STDOUT, STDERR, VITALS, PAGE, SETUP, STACKS = range(7)
+CONTROL, STDOUT, STDERR, VITALS, PAGE, SETUP, STACKS, ARENA_0, ARENA_1 = range(9)
 _VARIABLES = {
     CONTROL: "CLOSERANKS_CONTROL_FD",
     VITALS: "CLOSERANKS_VITALS_FD",
     PAGE: "CLOSERANKS_PAGE_FD",
     SETUP: "CLOSERANKS_SETUP_FD",
     STACKS: "CLOSERANKS_STACKS_FD",
+    ARENA_0: "CLOSERANKS_ARENA_0_FD",
+    ARENA_1: "CLOSERANKS_ARENA_1_FD",
 }
 # Never taken over from the environment in which the run was started, perhaps by another run.
 _STALE = frozenset({"RANK", "LOCAL_RANK", "ROLE_RANK", *_VARIABLES.values()}) | {
-    f"CLOSERANKS_{name}" for name in ("SEAT", "INCARNATION", "NEWCOMER")
+    f"CLOSERANKS_{name}" for name in ("SEAT", "INCARNATION", "NEWCOMER", "LOADS")
 }
 
 PAGE_BYTES_MAX = 2**30
@@ -49,6 +51,7 @@ class Place(NamedTuple):
     term: int
     group: int  # groups started before this one from nothing, torchrun's restart count
     newcomer: bool = False  # it joins a group that is already training, instead of starting with it
+    loads: bool = False  # before its loop it is told which saved state to begin with
 
 
 def environment_of(place: Place, user: Mapping[str, str], run: Mapping[str, str], master_port: int) -> dict[str, str]:
@@ -79,6 +82,8 @@ def environment_of(place: Place, user: Mapping[str, str], run: Mapping[str, str]
         ours["CLOSERANKS_INCARNATION"] = str(place.incarnation)
     if place.newcomer:
         ours["CLOSERANKS_NEWCOMER"] = "1"
+    if place.loads:
+        ours["CLOSERANKS_LOADS"] = "1"
     if place.size > 1:
         ours |= {} if "OMP_NUM_THREADS" in user else {"OMP_NUM_THREADS": "1"}
     return {name: value for name, value in user.items() if name not in _STALE} | ours
@@ -99,6 +104,8 @@ class Channels(NamedTuple):
     page: int
     setup: int
     stacks: int
+    arena_0: int  # images of its part of the state
+    arena_1: int
 
     def close(self) -> None:
         """Close all of them."""
@@ -114,11 +121,12 @@ def open_channels(name: str) -> tuple[Channels, tuple[int, ...]]:
     (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe()
     os.set_blocking(out_read, False)
     os.set_blocking(err_read, False)
-    page, setup, stacks = (os.memfd_create(f"closeranks-{name}-{part}") for part in ("page", "setup", "stacks"))
+    parts = ("page", "setup", "stacks", "arena-0", "arena-1")
+    shared = tuple(os.memfd_create(f"closeranks-{name}-{part}") for part in parts)
     vital = vitals.create_memfd(f"closeranks-{name}-vitals")
-    channels = Channels(ours, out_read, err_read, vital, page, setup, stacks)
+    channels = Channels(ours, out_read, err_read, vital, *shared)
     # Both sides use the shared memory through one open file: only its mapping matters, never its position.
-    worker = (theirs.detach(), out_write, err_write, *(os.dup(fd) for fd in (vital, page, setup, stacks)))
+    worker = (theirs.detach(), out_write, err_write, *(os.dup(fd) for fd in (vital, *shared)))
     return channels, worker
 
 

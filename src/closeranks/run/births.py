@@ -9,7 +9,7 @@ import signal
 from collections import Counter
 from typing import NamedTuple
 
-from closeranks.decide.protocol import BeginTerm, Isolate, ProcEnded, StartGroup, StartProc
+from closeranks.decide.protocol import BeginTerm, Isolate, Origin, ProcEnded, StartGroup, StartProc
 from closeranks.events import ProcessStarted
 from closeranks.messages import Seat
 from closeranks.run.birth import Birth, Channels, Place, copy_memory, environment_of, open_channels
@@ -50,14 +50,15 @@ class Births:
     # --- decisions ----------------------------------------------------------------------------------------------
 
     def start_group(self, decision: StartGroup) -> None:
-        """Start every seat from nothing: what earlier occupants left is void."""
+        """Start every seat anew: what earlier occupants left to it is void."""
         context = self._context
         context.group += 1
         self._open_store(decision.term)
         self._forget_seats()
         context.members = dict(enumerate(decision.procs))
+        loads = decision.origin is not Origin.NOTHING
         for seat, proc in context.members.items():
-            context.spawn(self._start(self._place(proc, seat, None)))
+            context.spawn(self._start(self._place(proc, seat, None)._replace(loads=loads)))
 
     def start_proc(self, decision: StartProc) -> None:
         """Start one process, for a seat once its last occupant is gone, or as a spare."""
@@ -75,6 +76,7 @@ class Births:
             fds = self._seat(worker, seat, incarnation)
             worker.send(
                 Seat(
+                    descriptors=len(fds),
                     term=decision.term,
                     seat=seat,
                     incarnation=incarnation,

@@ -19,11 +19,12 @@ from closeranks.decide.protocol import (
     StartGroup,
     StartProc,
 )
-from closeranks.events import IncidentClosed, IncidentOpened
+from closeranks.events import Decided, IncidentClosed, IncidentOpened
 from closeranks.run.births import Births
 from closeranks.run.context import Context
 from closeranks.run.exits import Exits
 from closeranks.run.hooks import HookRunner
+from closeranks.run.keeping import Keeping
 from closeranks.run.watch import Watch
 
 _STEPS_IN_FLIGHT = 2  # a seat may be one step ahead of what its page shows, and must not have ended by then
@@ -32,11 +33,12 @@ _STEPS_IN_FLIGHT = 2  # a seat may be one step ahead of what its page shows, and
 class Carry:
     """Knows who does what."""
 
-    def __init__(self, context: Context, births: Births, exits: Exits, watch: Watch) -> None:
+    def __init__(self, context: Context, births: Births, exits: Exits, watch: Watch, keeping: Keeping) -> None:
         self._context = context
         self._births = births
         self._exits = exits
         self._watch = watch
+        self._keeping = keeping
         self._hooks = HookRunner(context)
 
     def out(self, decision: Decision) -> None:
@@ -50,6 +52,7 @@ class Carry:
     @_out.register
     def _(self, decision: StartGroup) -> None:
         self._watch.start_group()
+        self._keeping.start_group(decision.origin)
         self._births.start_group(decision)
 
     @_out.register
@@ -83,6 +86,7 @@ class Carry:
     def _(self, decision: GoOn) -> None:
         for proc in self._context.members.values():
             self._send(proc, messages.Go(term=decision.term))
+        self._keeping.go_on()
 
     @_out.register
     def _(self, _decision: EndAfterStep) -> None:
@@ -92,6 +96,9 @@ class Carry:
 
     @_out.register
     def _(self, _decision: LetLeave) -> None:
+        self._keeping.let_leave(self._let_leave)
+
+    def _let_leave(self) -> None:
         for worker in self._context.living():
             worker.asked = True
             worker.send(messages.Leave())
@@ -108,6 +115,8 @@ class Carry:
         self._context.note(decision.event)
         if isinstance(decision.event, IncidentOpened | IncidentClosed):
             self._hooks.run(decision.event)
+        elif isinstance(decision.event, Decided):
+            self._keeping.loss_seen(decision.event.rung)
 
     def _send(self, proc: int, message: messages.SupervisorMessage) -> None:
         worker = self._context.workers.get(proc)

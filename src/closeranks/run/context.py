@@ -50,6 +50,7 @@ class Context:
     store: TermStore | NoStore | None = None
     stops: int = 0  # signals that asked for the end
     library: bool = False  # some process called join
+    last_step: int = -1  # after which the loop ended, on the seat that said so last
     incident: int | None = None
     first_failure: ProcessFailed | ProcessExited | None = None  # since the last incident that was recovered
     ending: EndRun | None = None

@@ -28,6 +28,7 @@ from closeranks.events import (
 )
 from closeranks.run.context import Context
 from closeranks.run.exits import Exits
+from closeranks.run.keeping import Keeping
 from closeranks.run.preflight import Finding, compare
 from closeranks.run.worker import Worker
 
@@ -35,9 +36,10 @@ from closeranks.run.worker import Worker
 class Ears:
     """Hears all workers."""
 
-    def __init__(self, context: Context, exits: Exits, resources: tuple[Finding, ...] = ()) -> None:
+    def __init__(self, context: Context, exits: Exits, keeping: Keeping, resources: tuple[Finding, ...] = ()) -> None:
         self._context = context
         self._exits = exits
+        self._keeping = keeping
         self._resources = resources  # findings of preflight that need no worker
         self._compared_group = -1
 
@@ -119,7 +121,20 @@ class Ears:
 
     @_hear.register
     def _(self, message: messages.Finished, worker: Worker) -> None:
+        self._context.last_step = message.step
         self._context.feed(ProcFinished(proc=worker.proc, step=message.step))
+
+    @_hear.register
+    def _(self, message: messages.Snapped, worker: Worker) -> None:
+        self._keeping.snapped(worker, message)
+
+    @_hear.register
+    def _(self, message: messages.Loaded, worker: Worker) -> None:
+        self._keeping.loaded(worker, message)
+
+    @_hear.register
+    def _(self, message: messages.Adopted, worker: Worker) -> None:
+        self._keeping.adopted(worker, message)
 
     @_hear.register
     def _(self, message: messages.LeftLoop, worker: Worker) -> None:

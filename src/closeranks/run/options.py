@@ -5,8 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 
 import msgspec
+
+from closeranks.checkpoint import tiers
+from closeranks.checkpoint.retention import Policy
+from closeranks.checkpoint.tiers import Tiers
 
 
 class Target(StrEnum):
@@ -37,6 +42,25 @@ class UsageError(Exception):
     """The command line is wrong; nothing was started."""
 
 
+_AUTO = "auto"
+
+
+def job_name(options: RunOptions) -> str:
+    """The job that a store belongs to: given, or the name of the script."""
+    return options.job or Path(options.target).stem or "job"
+
+
+def tiers_of(options: RunOptions) -> Tiers:
+    """The homes of state beside the node's memory.
+
+    Raises:
+        TiersError: the file says something that is not understood.
+    """
+    if options.tiers is None:
+        return Tiers()
+    return tiers.parse(Path(options.tiers).read_text(encoding="utf-8"), options.tiers)
+
+
 class HelpAsked(Exception):
     """``--help`` stood before the script."""
 
@@ -59,10 +83,22 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     grace_s: float = 30.0
     on_incident: str | None = None
     view: View = View.AUTO
+    store: str | None = None  # where state lasts; None: nothing outlives the run
+    job: str | None = None  # the store belongs to it; None: named after the script
+    resume: str | None = None  # a run folder, or "auto"
+    save_every_steps: int | None = None  # None: the interval is chosen
+    save_every_s: float | None = None
+    rpo_s: float | None = None  # at most so much work may be lost
+    keep: str = "last=3"  # retention
+    verify_every_s: float | None = 3600.0  # restore drills of the newest checkpoint; None: none
+    tiers: str | None = None  # a file that names further homes
+
+
+_SEVERAL = "*"
 
 
 class _Flag(msgspec.Struct, frozen=True):
-    field: str  # of RunOptions; "" for flags that are only checked
+    field: str  # of RunOptions; "" for flags that are only checked, "*" for those that set several
     read: Callable[[str], object]
     takes_value: bool = True
 
@@ -83,14 +119,38 @@ def _integer(text: str, least: int) -> int:
     return value
 
 
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
 def _seconds(text: str) -> float:
+    unit = text[-1:]
+    number, scale = (text[:-1], _UNITS_S[unit]) if unit in _UNITS_S else (text, 1.0)
     try:
-        value = float(text.removesuffix("s"))
+        value = float(number) * scale
     except ValueError:
-        raise ValueError(f"expected seconds, e.g. 2.5, got {text!r}") from None
+        raise ValueError(f"expected a time, e.g. 2.5, 90s, 10m or 2h, got {text!r}") from None
     if not 0 < value < 10**9:
         raise ValueError(f"expected more than 0 seconds, got {text}")
     return value
+
+
+def _save_every(text: str) -> dict[str, object]:
+    """A bare number counts steps, one with a unit time."""
+    if text.isdigit():
+        return {"save_every_steps": _integer(text, 1), "save_every_s": None}
+    try:
+        return {"save_every_s": _seconds(text), "save_every_steps": None}
+    except ValueError:
+        raise ValueError(f"expected a number of steps (100) or a time (90s, 10m), got {text!r}") from None
+
+
+def _verify_every(text: str) -> float | None:
+    return None if text == "never" else _seconds(text)
+
+
+def _keep(text: str) -> str:
+    Policy.parse(text)  # refuses what it does not know
+    return text
 
 
 def _grace(text: str) -> float:
@@ -127,14 +187,24 @@ _FLAGS: Mapping[str, _Flag] = {
     "--grace": _Flag("grace_s", _grace),
     "--on-incident": _Flag("on_incident", str),
     "--view": _Flag("view", _choice(View)),
+    "--store": _Flag("store", str),
+    "--job": _Flag("job", str),
+    "--resume": _Flag("resume", str),
+    "--save-every": _Flag(_SEVERAL, _save_every),
+    "--rpo": _Flag("rpo_s", _seconds),
+    "--keep": _Flag("keep", _keep),
+    "--verify-every": _Flag("verify_every_s", _verify_every),
+    "--tiers": _Flag("tiers", str),
     "--module": _Flag("kind", lambda _: Target.MODULE, takes_value=False),
     "--no-python": _Flag("kind", lambda _: Target.COMMAND, takes_value=False),
     "--standalone": _Flag("", lambda _: None, takes_value=False),
 }
 
 
-def parse(argv: Sequence[str]) -> RunOptions:
+def parse(argv: Sequence[str], earlier: Callable[[str], RunOptions] | None = None) -> RunOptions:
     """Read ``[options] script args...``; everything after the script is the script's.
+
+    ``earlier`` reads the options of a run folder: with ``--resume FOLDER`` they hold where nothing else is given.
 
     Raises:
         HelpAsked: --help stands among the options.
@@ -147,10 +217,20 @@ def parse(argv: Sequence[str]) -> RunOptions:
         if word == "--":
             break
         _take_flag(word, rest, values)
-    if not rest:
+    resume = values.get("resume")
+    if isinstance(resume, str) and resume != _AUTO and earlier is not None:
+        # What belongs to one run only is not taken over: its folder, and where it had come from.
+        kept = msgspec.structs.asdict(msgspec.structs.replace(earlier(resume), run_dir=None))
+        values = {**kept, **values}
+        if rest:
+            values.update(target=rest[0], args=tuple(rest[1:]))
+    elif rest:
+        values.update(target=rest[0], args=tuple(rest[1:]))
+    else:
         raise UsageError("no script given; expected: closeranks run [options] SCRIPT [script arguments]")
-    options = RunOptions(target=rest[0], args=tuple(rest[1:]), **values)  # type: ignore[arg-type]
+    options = RunOptions(**values)  # type: ignore[arg-type]
     _require_order(options)
+    _require_store(options)
     return options
 
 
@@ -161,7 +241,8 @@ def _take_flag(word: str, rest: list[str], values: dict[str, object]) -> None:
     name = "--module" if given == "-m" else given.replace("_", "-")
     flag = _FLAGS.get(name)
     if flag is None:
-        near = difflib.get_close_matches(name, _FLAGS, n=1, cutoff=0.5)
+        begun = [known for known in _FLAGS if known.startswith(name)]
+        near = begun[:1] or difflib.get_close_matches(name, _FLAGS, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else "; see closeranks run --help"
         raise UsageError(f"unknown option {given}{hint} (options of the script go after it)")
     if flag.takes_value and not equals:
@@ -176,7 +257,9 @@ def _take_flag(word: str, rest: list[str], values: dict[str, object]) -> None:
         raise UsageError(f"{given}: {error}") from None
     if flag.field == "kind" and values.get("kind", value) != value:
         raise UsageError("--module and --no-python exclude each other")
-    if flag.field:
+    if flag.field == _SEVERAL and isinstance(value, dict):
+        values.update(value)
+    elif flag.field:
         values[flag.field] = value
 
 
@@ -184,3 +267,18 @@ def _require_order(options: RunOptions) -> None:
     low, high = options.min_deadline_s, options.max_deadline_s
     if low is not None and high is not None and low > high:
         raise UsageError(f"--min-deadline {low:g} is above --max-deadline {high:g}")
+
+
+def _require_store(options: RunOptions) -> None:
+    """What is about saving needs a place to save to."""
+    if options.store is not None:
+        return
+    given = {
+        "--resume": options.resume,
+        "--save-every": options.save_every_steps or options.save_every_s,
+        "--rpo": options.rpo_s,
+        "--tiers": options.tiers,
+    }
+    for flag, value in given.items():
+        if value is not None:
+            raise UsageError(f"{flag} needs --store PATH_OR_URL: without one no state outlives the run")

@@ -33,6 +33,7 @@ from closeranks.run.exits import Exits
 from closeranks.run.folder import RunFile, read_run_file, write_run_file
 from closeranks.run.guardian import OMP, OPENBLAS, USER_SETTINGS
 from closeranks.run.hooks import let_hooks_end
+from closeranks.run.keeping import keeping_of
 from closeranks.run.linux import become_subreaper, die_with_parent
 from closeranks.run.options import RunOptions, Start, Target
 from closeranks.run.orphans import Orphans
@@ -43,6 +44,7 @@ from closeranks.run.watch import Watch
 from closeranks.run.zygote import Newborn, fork_zygote, preload
 
 _EXIT_GUARDIAN_LOST = 1
+EXIT_USAGE = 2  # the run could not begin as it was asked for
 
 
 class _Zygote(NamedTuple):
@@ -161,20 +163,25 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     """From Begun to the end of the last worker."""
     orphans = Orphans()
     exits = Exits(context, orphans)
-    births = Births(context, Ears(context, exits, _probe(context)), exits)
+    keeping = keeping_of(context)
+    births = Births(context, Ears(context, exits, keeping, _probe(context)), exits)
     watch = Watch(context, exits, orphans, Doubts(context, bounds_of(context.options)))
     exits.before_release, exits.explain = watch.part, watch.explain
-    context.carry_out = Carry(context, births, exits, watch).out
+    keeping.attach(watch)
+    context.carry_out = Carry(context, births, exits, watch, keeping).out
     _write_start(context, file)
     asyncio.get_running_loop().set_exception_handler(lambda _loop, what: _defect(context, what))
+    if problem := await keeping.open():
+        context.fail(problem, EXIT_USAGE)
     context.spawn(watch.run())
-    context.feed(Begun())
+    context.spawn(keeping.run())
+    context.feed(Begun(saved_step=keeping.saved_step))
     await context.ended.wait()
     await end_workers(context)
     births.close()
-    ending = context.ending
-    if ending is None:
+    if context.ending is None:
         raise AssertionError("the run ended without a decision to end it")
+    ending = await keeping.finish(context.ending)
     if not ending.now:
         await let_hooks_end(context.hooks)
     return ending

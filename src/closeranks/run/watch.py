@@ -6,6 +6,7 @@ import asyncio
 import math
 import signal
 import time
+from collections.abc import Callable
 
 from closeranks.decide.protocol import ProcStuck, StepDone, Tick
 from closeranks.events import StepClosed
@@ -35,6 +36,7 @@ class Watch:
         self._last_words: dict[int, tuple[int, float]] = {}  # by seat: open step and loss of its last dead occupant
         self._aborted: dict[int, Reading] = {}  # last readings, by process
         self._quiet_since_s = time.monotonic()
+        self.on_step: Callable[[StepDone], None] = lambda _: None  # every seat closed it
 
     # --- called by others ---------------------------------------------------------------------------------------
 
@@ -131,7 +133,9 @@ class Watch:
 
     def _close(self, closed: StepClosed) -> None:
         self._context.note(closed)
-        self._context.feed(StepDone(step=closed.step, duration_s=closed.closed_mono_s - closed.began_mono_s))
+        done = StepDone(step=closed.step, duration_s=closed.closed_mono_s - closed.began_mono_s)
+        self._context.feed(done)
+        self.on_step(done)
 
     # --- scripts without the library ----------------------------------------------------------------------------
 

@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING
 from closeranks import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from closeranks.train.world import World
 
 _RECEIVE_BYTES = 65536
-_MAX_DESCRIPTORS = 2
+_MAX_DESCRIPTORS = 253  # what the kernel lets travel with one message
 _WAKE_AGAIN_S = 0.02
 _SUPERVISOR_GONE = 75
 
@@ -39,7 +37,10 @@ class Control:
         self._write_lock = threading.Lock()
         self.inbox: queue.SimpleQueue[messages.SupervisorMessage] = queue.SimpleQueue()
         self.stop_after: int | None = None
-        self.on_descriptors: Callable[[list[int]], None] = _close_all
+        self.snapshot: messages.Snapshot | None = None  # the newest that was asked for
+        self.save_problem: messages.SaveProblem | None = None
+        self._descriptors: list[int] = []
+        self._handed: dict[int, list[int]] = {}  # by message: descriptors that came with it
         self._thread = threading.Thread(target=self._listen, name="closeranks-control", daemon=True)
 
     def start(self) -> None:
@@ -69,9 +70,7 @@ class Control:
                 data, ancillary = b"", []
             if not data:
                 _end_without_supervisor()
-            descriptors = _descriptors_of(ancillary)
-            if descriptors:
-                self.on_descriptors(descriptors)
+            self._descriptors += _descriptors_of(ancillary)
             for message in decoder.feed(data):
                 self._handle(message)  # type: ignore[arg-type]
 
@@ -86,8 +85,21 @@ class Control:
                 self.send(messages.Stack(text=_stacks()))
             case messages.StopAfter():
                 self.stop_after = message.step
+            case messages.Snapshot():
+                self.snapshot = message
+                self.inbox.put(message)  # whoever waits looks at it at once
+            case messages.SaveProblem():
+                self.save_problem = message
+            case messages.Seat() | messages.Load() if message.descriptors:
+                self._handed[id(message)] = self._descriptors[: message.descriptors]
+                del self._descriptors[: message.descriptors]
+                self.inbox.put(message)
             case _:
                 self.inbox.put(message)
+
+    def take_descriptors(self, message: messages.Seat | messages.Load) -> list[int]:
+        """The descriptors that came with the message: the caller's to close from now on."""
+        return self._handed.pop(id(message), [])
 
 
 def _descriptors_of(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
@@ -96,11 +108,6 @@ def _descriptors_of(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             found.frombytes(data[: len(data) - len(data) % found.itemsize])
     return list(found)
-
-
-def _close_all(descriptors: list[int]) -> None:
-    for fd in descriptors:
-        os.close(fd)
 
 
 def _end_without_supervisor() -> None:

@@ -25,6 +25,7 @@ from closeranks.signs import Doing
 from closeranks.train import group, setup_record
 from closeranks.train.batches import Batches
 from closeranks.train.control import Control
+from closeranks.train.keeping import Keeping
 from closeranks.train.poison import PeerLost
 from closeranks.train.protected import Protected
 from closeranks.train.randomness import Randomness
@@ -50,9 +51,11 @@ class _Environment(msgspec.Struct, frozen=True):
     vitals_fd: int
     page_fd: int
     setup_fd: int
+    arenas: tuple[int, int]
     size: int
     seat: int | None
     newcomer: bool
+    loads: bool
     run_dir: str
     proc: int
 
@@ -70,9 +73,11 @@ class _Environment(msgspec.Struct, frozen=True):
             vitals_fd=number("VITALS_FD"),
             page_fd=number("PAGE_FD"),
             setup_fd=number("SETUP_FD"),
+            arenas=(number("ARENA_0_FD"), number("ARENA_1_FD")),
             size=number("SIZE"),
             seat=int(seat) if seat else None,
             newcomer=os.environ.get("CLOSERANKS_NEWCOMER") == "1" or not seat,
+            loads=os.environ.get("CLOSERANKS_LOADS") == "1",
             run_dir=os.environ["CLOSERANKS_RUN_DIR"],
             proc=number("PROC"),
         )
@@ -129,10 +134,12 @@ class Job:
         self.batches: Batches | None = None
         self.control: Control | None = None
         self.page: SeatPage | None = None
+        self.keeping: Keeping | None = None
         self.newcomer = environment is not None and environment.newcomer
+        self.loads = environment is not None and environment.loads
+        self.save_problem: str | None = None  # why the newest save did not become durable, if it did not
         self._environment = environment
         self._pending_seat: messages.Seat | None = None
-        self._descriptors: list[int] = []
         self._striker: inject.Striker | None = None
         self._looping = False
         if environment is None:
@@ -230,10 +237,10 @@ class Job:
         world = self.world
         self.control = Control(environment.control_fd, world)
         self.page = SeatPage(environment.page_fd, self.protected, self.randomness)
+        self.keeping = Keeping(environment.arenas, self.protected, self.randomness)
         world.on_poison = lambda term, detail: self.require_control().send(messages.Poisoned(term=term, detail=detail))
         world.on_backward = self._on_backward
         world.wait_for_seat = self._wait_for_seat
-        self.control.on_descriptors = self._descriptors.extend
         self._arm()
         self.control.start()
         self.control.send(messages.Joined(facts=_facts()))
@@ -287,6 +294,16 @@ class Job:
         if self.control is None:
             raise RuntimeError("this process has no supervisor")
         return self.control
+
+    def require_keeping(self) -> Keeping:
+        """The worker's half of saving.
+
+        Raises:
+            RuntimeError: this process is not supervised.
+        """
+        if self.keeping is None:
+            raise RuntimeError("this process has no supervisor")
+        return self.keeping
 
     # --- hooks into the attempt --------------------------------------------------------------------------------
 
@@ -374,9 +391,9 @@ class Job:
         """Adopt what came with a seat: the predecessor's page and set-up record."""
         if self._striker is not None:
             self._striker.seated(seat.seat, seat.incarnation)
-        if len(self._descriptors) >= 2:  # noqa: PLR2004 - page and set-up record
-            page_fd, setup_fd = self._descriptors[:2]
-            del self._descriptors[:2]
+        descriptors = self.require_control().take_descriptors(seat)
+        if descriptors:
+            page_fd, setup_fd = descriptors
             self.page = SeatPage(page_fd, self.protected, self.randomness)
             if not self._looping:
                 self.world.setup = setup_record.read(setup_fd)

@@ -181,6 +181,7 @@ class Loop:
         job.randomness.set_for(step.number, world.seat or 0)
         self._attempt = self._attempt + 1 if self._last == step.number else 1
         self._last = step.number
+        self._hear_of_saves()
         world.opened_ns = time.monotonic_ns()
         world.backward_seen = step.rehearsal
         world.attempt = Attempt.OPEN
@@ -228,6 +229,7 @@ class Loop:
         self._mark_closed(step)
         self._attempt = 0
         step.run_callbacks()
+        self._snapshot_if_due()
         self._summarise_timers()
         job.strike("between", step.number)
 
@@ -257,11 +259,67 @@ class Loop:
                     yield Step(self, 0, rehearsal=True)
                     self._stop_if_setup_failed()
                     self.world.vitals.words[Field.REHEARSED_NS] = time.monotonic_ns() - began_ns
+        if job.loads:
+            self._load()
         job.end_setup(rehearsed=count > 0)
         if job.newcomer:
             self._be_seated()
         elif job.page is not None:
-            job.page.write(-1)
+            job.page.write(self.closed)
+
+    def _load(self) -> None:
+        """Begin with saved state: read what the supervisor names, adopt it when every seat has read it."""
+        world, control, keeping = self.world, self.job.require_control(), self.job.require_keeping()
+        while True:
+            world.vitals.move(Doing.WAITING)
+            message = self._next_message()
+            match message:
+                case messages.Load():
+                    with self.job.section("load"):
+                        self.job.strike("loading", message.step)
+                        loaded = keeping.load(message, control.take_descriptors(message), self._place())
+                    control.send(loaded)
+                case messages.Adopt():
+                    keeping.adopt()
+                    self.closed = self._highest = message.step
+                    world.vitals.words[Field.CLOSED_STEP] = message.step
+                    control.send(messages.Adopted(step=message.step))
+                    return
+                case messages.Interrupt():
+                    self.await_restart()
+                case messages.Leave():
+                    raise SystemExit(0)
+
+    def _place(self) -> tuple[int, int]:
+        return self.world.seat or 0, self.world.size
+
+    # --- saving -------------------------------------------------------------------------------------------------
+
+    def _snapshot_if_due(self) -> None:
+        """Copy this seat's part of the state if the step that was asked for is the last closed one."""
+        control = self.job.control
+        asked = None if control is None else control.snapshot
+        if control is None or asked is None or asked.step > self.closed:
+            return
+        if control.snapshot is asked:
+            control.snapshot = None
+        if asked.step < self.closed:
+            problem = f"seat {self.world.seat} had closed step {self.closed} when it was asked"
+            control.send(
+                messages.Snapped(save=asked.save, step=asked.step, image_bytes=0, pause_s=0.0, problem=problem)
+            )
+            return
+        with self.job.section("snapshot"):
+            self.job.strike("snapshot", self.closed)
+            snapped = self.job.require_keeping().snapshot(asked, self._place(), self.job.batches)
+        control.send(snapped)
+
+    def _hear_of_saves(self) -> None:
+        """An error of a save reaches the script at the next step boundary."""
+        control = self.job.control
+        if control is not None and control.save_problem is not None:
+            self.job.save_problem = control.save_problem.problem
+            control.save_problem = None
 
     def _stop_if_setup_failed(self) -> None:
         if self.world.poison is not None:
@@ -296,6 +354,7 @@ class Loop:
             if self.world.poison is not None:
                 self._recover()
                 return False
+            self._snapshot_if_due()
             message = self._next_message()
             if isinstance(message, messages.Leave):
                 self.world.vitals.spend(Category.SHUT_DOWN)
@@ -345,6 +404,7 @@ class Loop:
             break
         self._to_report_resume = True
         self._close_with_the_others()
+        self._snapshot_if_due()
 
     def _close_with_the_others(self) -> None:
         """Peers had applied the step of our void attempt: it is closed here too, with the loss that we computed."""

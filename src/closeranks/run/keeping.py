@@ -1,0 +1,173 @@
+"""What a run does about state that lasts: saves while it trains, and saved state that a group begins with.
+
+Without a store there is nothing of it: groups begin with what their script builds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Callable
+
+from closeranks import messages
+from closeranks.checkpoint.keeper_config import KeeperConfig
+from closeranks.checkpoint.retention import Policy
+from closeranks.decide import saving
+from closeranks.decide.protocol import EndRun, Origin, StepDone
+from closeranks.decide.restore_points import RestorePoint, restore_points
+from closeranks.decide.save_interval import EverySeconds, EverySteps
+from closeranks.events import RunResumed, Rung
+from closeranks.run.context import Context
+from closeranks.run.loading import Loading
+from closeranks.run.options import job_name, tiers_of
+from closeranks.run.saves import Saves
+from closeranks.run.vault import Vault
+from closeranks.run.watch import Watch
+from closeranks.run.worker import Worker
+
+_TICK_S = 0.25
+AUTO = "auto"  # of --resume
+
+
+def keeping_of(context: Context) -> Keeping:
+    """The parts that the command line asks for."""
+    options = context.options
+    vault = Vault()
+    if options.store is None:
+        return Keeping(context, vault, None)
+    config = KeeperConfig(
+        store=options.store,
+        job=job_name(options),
+        owner=f"{platform.node()}, run {context.run}",
+        lead=True,
+        run=context.run,
+        retention=Policy.parse(options.keep),
+        tiers=tiers_of(options),
+        drill_every_s=options.verify_every_s,
+    )
+    every: EverySteps | EverySeconds | None = None
+    if options.save_every_steps is not None:
+        every = EverySteps(steps=options.save_every_steps)
+    elif options.save_every_s is not None:
+        every = EverySeconds(seconds=options.save_every_s)
+    settings = saving.Settings(every=every, rpo_s=options.rpo_s)
+    return Keeping(context, vault, Saves(context, vault, config, settings))
+
+
+class Keeping:
+    """The parts about state that lasts, as the supervisor sees them."""
+
+    def __init__(self, context: Context, vault: Vault, saves: Saves | None) -> None:
+        self._context = context
+        self._vault = vault
+        self._saves = saves
+        self._loading = Loading(context, vault, self._begin)
+        self._origin: Origin | None = None  # of a group that has not begun to train
+        self._settle: Callable[[int], None] = lambda _: None
+
+    def attach(self, watch: Watch) -> None:
+        """Who counts steps: it tells of each, and is told where they begin."""
+        watch.on_step = self._step_done
+        self._settle = watch.settle
+        if self._saves is not None:
+            self._saves.newest_open_step = watch.newest_open_step
+
+    # --- the run ------------------------------------------------------------------------------------------------
+
+    async def open(self) -> str:
+        """Open the store; why the run cannot begin, "" when it can."""
+        if self._saves is None:
+            return ""
+        if problem := await self._saves.open():
+            return problem
+        return self._resume(self._saves)
+
+    @property
+    def saved_step(self) -> int | None:
+        """What the run goes on with at its start."""
+        return None if self._saves is None else self._saves.newest_step
+
+    async def run(self) -> None:
+        """Look after the keeper until the run ends."""
+        while self._saves is not None and self._context.ending is None:
+            await asyncio.sleep(_TICK_S)
+            self._saves.tick()
+
+    async def finish(self, ending: EndRun) -> EndRun:
+        """The run is over: what is being written gets its time. The ending, with what became of it."""
+        if self._saves is not None:
+            ending = await self._saves.finish(ending)
+        self._vault.close()
+        return ending
+
+    def _resume(self, saves: Saves) -> str:
+        options, newest = self._context.options, saves.newest_step
+        if newest is not None and options.resume is None:
+            return (
+                f"store {options.store}: holds checkpoints of this job already, up to step {newest}; to go on from "
+                "there give --resume auto (or --resume RUN_FOLDER), to begin anew another --store"
+            )
+        if newest is None and options.resume not in (None, AUTO):
+            return (
+                f"--resume {options.resume}: nothing was committed to {options.store}, so there is nothing to go on "
+                "with; leave --resume out to begin with step 0"
+            )
+        if options.resume is not None:
+            earlier = "an earlier run" if options.resume == AUTO else options.resume
+            self._context.note(RunResumed(from_run=earlier, store=options.store or "", step=newest))
+        return ""
+
+    # --- decisions ----------------------------------------------------------------------------------------------
+
+    def start_group(self, origin: Origin) -> None:
+        """Processes of a new group are started."""
+        self._loading.drop()
+        self._origin = origin
+
+    def go_on(self) -> None:
+        """The members of a term go on; those of a new group are told what to begin with."""
+        origin, self._origin = self._origin, None
+        if origin is None or self._saves is None:
+            return
+        if origin is Origin.NOTHING:
+            self._saves.begin(-1, durable=False)
+            return
+        memory = self._vault.restorable()
+        step = None if memory is None else memory.step
+        self._loading.begin(restore_points(origin, step, self._saves.generations))
+
+    def loss_seen(self, rung: Rung) -> None:
+        """A recovery was decided."""
+        if self._saves is not None:
+            self._saves.loss_seen(cold=rung in (Rung.COLD_RESTART, Rung.ROLL_BACK))
+
+    def let_leave(self, leave: Callable[[], None]) -> None:
+        """The loop is over everywhere; its end is saved before anyone leaves."""
+        if self._saves is None:
+            leave()
+        else:
+            self._saves.let_leave(leave, self._context.last_step)
+
+    # --- steps and messages -------------------------------------------------------------------------------------
+
+    def _step_done(self, done: StepDone) -> None:
+        if self._saves is not None:
+            self._saves.step_done(done)
+
+    def snapped(self, worker: Worker, message: messages.Snapped) -> None:
+        """A seat copied its part of the state."""
+        if self._saves is not None:
+            self._saves.snapped(worker, message)
+
+    def loaded(self, worker: Worker, message: messages.Loaded) -> None:
+        """A seat read saved state."""
+        self._loading.loaded(worker, message)
+
+    def adopted(self, worker: Worker, message: messages.Adopted) -> None:
+        """A seat trains with saved state."""
+        self._loading.adopted(worker, message)
+
+    def _begin(self, point: RestorePoint) -> None:
+        self._settle(point.step)
+        if self._saves is not None:
+            self._saves.begin(point.step, durable=point.generation is not None)

@@ -1,0 +1,401 @@
+"""Saving in a run: asks for snapshots when they are due, has the keeper make them last, and hears how it went."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import secrets
+import time
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from closeranks import messages
+from closeranks.checkpoint import keeper_messages as keeper
+from closeranks.checkpoint.keeper_client import KeeperClient, KeeperLost, start_keeper
+from closeranks.checkpoint.keeper_config import KeeperConfig
+from closeranks.checkpoint.keys import attempt_name
+from closeranks.decide import saving, saving_protocol
+from closeranks.decide.protocol import EndRun, StateSaved, StepDone
+from closeranks.decide.restore_points import Kept
+from closeranks.events import (
+    CheckpointCommitted,
+    CheckpointsRetired,
+    CheckpointVerified,
+    SaveFailed,
+    SaveIntervalChosen,
+    SnapshotTaken,
+    StoreOpened,
+)
+from closeranks.run.context import Context
+from closeranks.run.vault import Snapshot, Vault
+from closeranks.run.worker import Worker
+
+EXIT_NOT_SAVED: Final = 74  # EX_IOERR: the work was done, but its end is not durable
+_OPEN_S = 120.0  # until the store has answered
+_SAVE_S = 900.0  # a save that takes longer has failed
+_RESTARTS_MAX = 5  # of the keeper, without a commit between them
+_LAST_S = 900.0  # for the last save of a run that has completed
+_HURRIED_S = 2.0
+
+
+class Saves:
+    """The saves of one run with a store. Everything happens in the supervisor's loop; nothing in it waits."""
+
+    def __init__(self, context: Context, vault: Vault, config: KeeperConfig, settings: saving.Settings) -> None:
+        self._context = context
+        self._vault = vault
+        self._config = config
+        self._state = saving.initial(settings)
+        self._client: KeeperClient | None = None
+        self._store_term = 0
+        self._restarts = 0
+        self._next_save = 1
+        self._asked: Snapshot | None = None  # not every seat has delivered
+        self._waiting: list[Snapshot] = []  # complete, while no keeper is there to take them
+        self._generations: dict[int, Kept] = {}
+        self._durable_step: int | None = None  # newest that this run made durable
+        self._last_step: int | None = None  # after which everybody leaves
+        self._leave: Callable[[], None] | None = None
+        self._problem = ""  # of the newest save
+        self.newest_open_step: Callable[[], int] = lambda: 0
+
+    # --- opening and ending -------------------------------------------------------------------------------------
+
+    async def open(self) -> str:
+        """Start the keeper and wait until the store answers; the problem, "" when there is none."""
+        try:
+            client = start_keeper(self._config)
+            report = await asyncio.to_thread(
+                client.wait_for, lambda r: isinstance(r, keeper.Opened | keeper.Refused), _OPEN_S
+            )
+        except (OSError, KeeperLost, TimeoutError) as error:
+            return f"store {self._config.store}: {error}"
+        if isinstance(report, keeper.Refused):
+            client.close(_HURRIED_S)
+            return report.problem
+        self._listen(client)
+        self._hear(report)
+        return ""
+
+    @property
+    def generations(self) -> tuple[Kept, ...]:
+        """What a restart can go back to, as far as is known."""
+        return tuple(self._generations.values())
+
+    @property
+    def newest_step(self) -> int | None:
+        """The highest step that is in the store."""
+        return max((kept.step for kept in self._generations.values()), default=None)
+
+    def let_leave(self, leave: Callable[[], None], step: int) -> None:
+        """The loop is over everywhere: save its end, unless that is done, and let everyone leave after the copy."""
+        self._leave, self._last_step = leave, step
+        notice_s = self._context.options.grace_s if self._context.stops else None
+        self._tell(
+            saving_protocol.EndComing(
+                step=step, why="stopped" if self._context.stops else "completed", notice_s=notice_s
+            )
+        )
+        self._leave_if_copied()
+
+    async def finish(self, ending: EndRun) -> EndRun:
+        """Wait for what is being written, and end the keeper; the ending with what became of the last save."""
+        client, self._client = self._client, None
+        if client is not None:
+            asyncio.get_running_loop().remove_reader(client.fileno())
+            closing = asyncio.ensure_future(asyncio.to_thread(client.close, self._patience_s(ending)))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(closing), 1.0)
+            if not closing.done():
+                self._context.say("closeranks: the last save is being written")
+            for report in await closing:
+                self._hear(report)
+        return self._judge(ending)
+
+    def _patience_s(self, ending: EndRun) -> float:
+        if ending.now:
+            return _HURRIED_S
+        return self._context.options.grace_s if ending.outcome == "stopped" else _LAST_S
+
+    def _judge(self, ending: EndRun) -> EndRun:
+        if self._last_step is None or self._context.library is False:
+            return ending
+        if self._durable_step is not None and self._durable_step >= self._last_step:
+            return replace(ending, reason=f"{ending.reason}; step {self._durable_step} is in the store")
+        reason = (
+            f"{ending.reason}; its last state, step {self._last_step}, is NOT durable: {self._problem or 'unknown'}"
+        )
+        return replace(ending, exit_code=ending.exit_code or EXIT_NOT_SAVED, reason=reason)
+
+    # --- what the run tells -------------------------------------------------------------------------------------
+
+    def begin(self, step: int, *, durable: bool) -> None:
+        """A group is about to train after this step."""
+        self._tell(saving_protocol.SavingBegan(step=step, durable=durable))
+
+    def step_done(self, fact: StepDone) -> None:
+        """Every seat closed a step."""
+        self._tell(fact)
+
+    def loss_seen(self, *, cold: bool) -> None:
+        """A member was lost: what it had not delivered will never come."""
+        if self._asked is not None:
+            self._vault.drop(self._asked.save)
+            self._asked = None
+        self._tell(saving_protocol.LossSeen(cold=cold))
+
+    def snapped(self, worker: Worker, message: messages.Snapped) -> None:
+        """A seat delivered its part, or tells why it could not."""
+        snapshot = self._asked
+        if snapshot is None or snapshot.save != message.save:
+            return
+        if message.problem:
+            self._give_up(snapshot, message.problem)
+            return
+        snapshot.data_position = message.data_position
+        self._vault.take(message.save, worker, message.image_bytes, message.pause_s)
+        if not snapshot.complete:
+            return
+        self._asked = None
+        self._context.note(
+            SnapshotTaken(
+                save=snapshot.save, step=snapshot.step, image_bytes=snapshot.image_bytes, pause_s=snapshot.pause_s
+            )
+        )
+        self._publish(snapshot)
+        self._tell(saving_protocol.SnapshotTaken(step=snapshot.step, pause_s=snapshot.pause_s))
+        self._leave_if_copied()
+
+    def tick(self) -> None:
+        """Called a few times a second: the keeper may be overdue, or have more to read."""
+        if self._client is not None:
+            self._read()
+
+    # --- snapshots ----------------------------------------------------------------------------------------------
+
+    def _ask(self, decision: saving_protocol.TakeSnapshot) -> None:
+        if self._asked is not None:
+            self._vault.drop(self._asked.save)
+            self._asked = None
+        workers = {seat: self._context.workers[proc] for seat, proc in self._context.members.items()}
+        # A seat may be a step ahead of what its page shows; after the loop nobody is.
+        step = decision.step if decision.final else max(decision.step, self.newest_open_step() + 2)
+        snapshot = self._vault.begin(self._next_save, step, workers)
+        self._next_save += 1
+        if snapshot is None:
+            reason = "both arenas are still being written"
+            self._problem = reason
+            self._tell(saving_protocol.SnapshotDropped(step=step, reason=reason))
+            return
+        self._asked = snapshot
+        for seat, worker in workers.items():
+            worker.send(messages.Snapshot(save=snapshot.save, step=step, slot=snapshot.procs[seat][1]))
+
+    def _give_up(self, snapshot: Snapshot, reason: str) -> None:
+        self._vault.drop(snapshot.save)
+        self._asked = None
+        self._problem = reason
+        self._tell(saving_protocol.SnapshotDropped(step=snapshot.step, reason=reason))
+        self._leave_if_copied()
+
+    def _leave_if_copied(self) -> None:
+        leave = self._leave
+        if leave is not None and self._asked is None:
+            self._leave = None
+            leave()
+
+    def _publish(self, snapshot: Snapshot) -> None:
+        client = self._client
+        if client is None:
+            self._waiting.append(snapshot)
+            return
+        seats = tuple(sorted(snapshot.images))
+        message = keeper.Publish(
+            save=snapshot.save,
+            step=snapshot.step,
+            attempt=attempt_name(self._store_term, snapshot.step, secrets.token_hex(4)),
+            writers=seats,
+            world=len(seats),
+            lead=True,
+            layout="one part for each seat",
+            deadline_s=_SAVE_S,
+            run_term=self._context.term,
+            data_position=snapshot.data_position,
+        )
+        with contextlib.suppress(KeeperLost):  # its loss is heard by the reader, and the save with it
+            client.send(message, [snapshot.images[seat].fd for seat in seats])
+
+    # --- the save controller ------------------------------------------------------------------------------------
+
+    def _tell(self, fact: saving_protocol.SaveFact) -> None:
+        self._state, decisions = saving.step(self._state, fact, time.monotonic())
+        for decision in decisions:
+            self._carry_out(decision)
+
+    @functools.singledispatchmethod
+    def _carry_out(self, decision: saving_protocol.SaveDecision) -> None:
+        raise TypeError(f"no way to carry out {type(decision).__name__}")
+
+    @_carry_out.register
+    def _(self, decision: saving_protocol.TakeSnapshot) -> None:
+        self._ask(decision)
+
+    @_carry_out.register
+    def _(self, decision: saving_protocol.IntervalChosen) -> None:
+        self._context.note(SaveIntervalChosen(interval_s=decision.interval_s, reason=decision.reason))
+
+    @_carry_out.register
+    def _(self, decision: saving_protocol.SaveLost) -> None:
+        problem = decision.problem
+        if decision.failures > 1:
+            problem += f"; {decision.failures} saves in a row have failed, {decision.at_risk_s:.0f} s of work at risk"
+        if decision.retry_s > 0:
+            problem += f"; the next try is in {decision.retry_s:.0f} s"
+        self._problem = decision.problem
+        self._context.note(SaveFailed(step=decision.step, problem=problem))
+        for proc in self._context.members.values():
+            worker = self._context.workers.get(proc)
+            if worker is not None:
+                worker.send(messages.SaveProblem(step=decision.step, problem=problem))
+
+    @_carry_out.register
+    def _(self, decision: saving_protocol.SaveHeldBack) -> None:
+        self._context.say(f"closeranks: a save is {decision.late_s:.0f} s late: {decision.reason}")
+
+    # --- the keeper ---------------------------------------------------------------------------------------------
+
+    def _listen(self, client: KeeperClient) -> None:
+        self._client = client
+        asyncio.get_running_loop().add_reader(client.fileno(), self._read)
+
+    def _read(self) -> None:
+        client = self._client
+        if client is None:
+            return
+        try:
+            reports = client.receive()
+        except KeeperLost as lost:
+            self._lost(client, str(lost))
+            return
+        for report in reports:
+            self._hear(report)
+
+    def _lost(self, client: KeeperClient, problem: str) -> None:
+        """The arenas are ours, so nothing of the newest image is lost with the keeper: start another one."""
+        asyncio.get_running_loop().remove_reader(client.fileno())
+        client.close(0.0)
+        self._client = None
+        self._restarts += 1
+        self._context.say(f"closeranks: {problem}")
+        if self._restarts > _RESTARTS_MAX:
+            self._context.say(
+                f"closeranks: {_RESTARTS_MAX} keepers were lost without a commit; nothing is saved any more"
+            )
+            return
+        self._context.spawn(self._reopen())
+
+    async def _reopen(self) -> None:
+        problem = await self.open()
+        if problem:
+            self._context.say(f"closeranks: nothing is saved any more: {problem}")
+            return
+        waiting, self._waiting = self._waiting, []
+        for snapshot in waiting:
+            if self._vault.get(snapshot.save) is not None:
+                self._publish(snapshot)
+
+    @functools.singledispatchmethod
+    def _hear(self, report: keeper.FromKeeper) -> None:
+        """Progress, and what became of the other tiers, is for the screen."""
+
+    @_hear.register
+    def _(self, report: keeper.Opened) -> None:
+        self._store_term = report.term
+        self._generations = {
+            known.generation: Kept(
+                generation=known.generation,
+                step=known.step,
+                trusted=known.trusted,
+                verified=known.verified == "held",
+                broken=known.verified == "broken",
+            )
+            for known in report.generations
+            if known.group == ""
+        }
+        self._context.note(
+            StoreOpened(
+                store=self._config.store,
+                store_term=report.term,
+                generations=len(self._generations),
+                newest_step=self.newest_step,
+            )
+        )
+
+    @_hear.register
+    def _(self, report: keeper.Refused) -> None:
+        if report.fenced:
+            self._context.fail(f"another run has taken the store over: {report.problem}")
+        else:
+            self._context.say(f"closeranks: {report.problem}")
+
+    @_hear.register
+    def _(self, report: keeper.Sealed) -> None:
+        self._vault.seal(report.save)
+        self._context.feed(StateSaved(step=report.step))
+
+    @_hear.register
+    def _(self, report: keeper.Freed) -> None:
+        snapshot = self._vault.get(report.save)
+        self._vault.free(report.save)
+        if snapshot is not None:
+            self._tell(saving_protocol.SaveFreed(step=snapshot.step))
+
+    @_hear.register
+    def _(self, report: keeper.Committed) -> None:
+        snapshot = self._vault.get(report.save)
+        now_s = time.monotonic()
+        took_s = report.seconds.get("total", 0.0) if snapshot is None else now_s - snapshot.taken_mono_s
+        self._restarts, self._durable_step, self._problem = 0, report.step, ""
+        self._generations[report.generation] = Kept(generation=report.generation, step=report.step)
+        self._context.note(
+            CheckpointCommitted(
+                save=report.save,
+                step=report.step,
+                generation=report.generation,
+                written_bytes=report.written_bytes,
+                reused_bytes=report.reused_bytes,
+                took_s=took_s,
+                seconds=report.seconds,
+            )
+        )
+        self._context.feed(StateSaved(step=report.step))
+        self._tell(saving_protocol.SaveCommitted(step=report.step))
+
+    @_hear.register
+    def _(self, report: keeper.SaveLost) -> None:
+        self._tell(saving_protocol.SaveFailed(step=report.step, problem=report.problem))
+
+    @_hear.register
+    def _(self, report: keeper.Dropped) -> None:
+        for generation in report.generations:
+            self._generations.pop(generation, None)
+        if report.generations:
+            self._context.note(CheckpointsRetired(generations=report.generations, freed_bytes=report.freed_bytes))
+        if report.problem:
+            self._context.say(f"closeranks: old checkpoints were not swept: {report.problem}")
+
+    @_hear.register
+    def _(self, report: keeper.Drilled) -> None:
+        if report.generation is None:
+            return
+        kept = self._generations.get(report.generation)
+        if kept is not None:
+            self._generations[report.generation] = replace(kept, verified=report.held, broken=not report.held)
+        self._context.note(
+            CheckpointVerified(
+                generation=report.generation, held=report.held, detail=report.detail, took_s=report.seconds
+            )
+        )

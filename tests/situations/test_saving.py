@@ -1,0 +1,204 @@
+"""State that lasts: whatever dies, a run with a store goes on where it was, and ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from closeranks.drill.verdict import Final
+from closeranks.events import (
+    CheckpointCommitted,
+    CheckpointsRetired,
+    Decided,
+    IncidentClosed,
+    Rung,
+    RunResumed,
+    SaveFailed,
+    SaveIntervalChosen,
+    StateLoaded,
+    StepClosed,
+)
+from real_run import eventually, gone
+from situations.trial import Trial
+
+pytestmark = pytest.mark.process
+
+SCRIPT = str(Path(__file__).with_name("lasting.py"))
+STEPS = 24
+TWO = ("--nproc-per-node", "2")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Final]:
+    """The final states of the run that nothing disturbs and that saves nothing."""
+    trial = Trial(tmp_path_factory.mktemp("whole"), *TWO, SCRIPT, str(STEPS))
+    try:
+        ended = trial.end()
+    finally:
+        trial.clean_up()
+    assert ended.code == 0, ended.output
+    return ended.finals
+
+
+def kill_everything(trial: Trial) -> None:
+    """What a power cut leaves of processes: nothing, all at the same time."""
+    tree = [trial.process.pid, *_descendants(trial.process.pid)]
+    for pid in tree:
+        os.kill(pid, signal.SIGSTOP)  # so that nobody notices the end of another
+    for pid in tree:
+        os.kill(pid, signal.SIGKILL)
+    trial.process.wait()
+    assert eventually(lambda: all(gone(pid) for pid in tree), 10.0)
+
+
+def _descendants(pid: int) -> list[int]:
+    children = [int(c) for t in Path(f"/proc/{pid}/task").iterdir() for c in (t / "children").read_text().split()]
+    return [found for child in children for found in (child, *_descendants(child))]
+
+
+def test_a_run_that_is_killed_whole_goes_on_bit_for_bit(start, whole, tmp_path, monkeypatch):
+    monkeypatch.setenv("LASTING_HOLD", "14")
+    store = tmp_path / "store"
+    first = start("", *TWO, "--store", str(store), "--save-every", "4", script=(SCRIPT, str(STEPS)))
+    first.wait_for(StepClosed, step=13)
+    first.wait_for(CheckpointCommitted) if not first.records else None
+    assert eventually(lambda: _committed(first) >= 7, 30.0), first.output()
+    kill_everything(first)
+    monkeypatch.delenv("LASTING_HOLD")
+    second = start("", "--resume", str(first.folder))
+    ended = second.end()
+    assert ended.code == 0, ended.output
+    loaded = ended.events(StateLoaded)[0]
+    resumed = ended.events(RunResumed)[0]
+    assert loaded.step == resumed.step >= 7
+    assert [e.step for e in ended.events(StepClosed)] == list(range(loaded.step + 1, STEPS))
+    assert ended.finals == whole
+
+
+def _committed(trial: Trial) -> int:
+    lines = (trial.folder / "journal.jsonl").read_text().splitlines()
+    events = [json.loads(line)["event"] for line in lines if '"CheckpointCommitted"' in line]
+    return max((event["step"] for event in events), default=-1)
+
+
+def test_a_group_that_dies_as_a_whole_goes_on_from_memory(start, whole, tmp_path, monkeypatch):
+    monkeypatch.setenv("LASTING_HOLD", "14")
+    trial = start("", *TWO, "--store", str(tmp_path / "store"), "--save-every", "4", script=(SCRIPT, str(STEPS)))
+    trial.wait_for(CheckpointCommitted)
+    trial.wait_for(StepClosed, step=13)
+    for seat in range(2):
+        trial.strike(seat)
+    trial.wait_for(StateLoaded)
+    trial.let_go("go")
+    ended = trial.end()
+    assert ended.code == 0, ended.output
+    assert Rung.COLD_RESTART in [e.rung for e in ended.events(Decided)]
+    loaded = ended.events(StateLoaded)[0]
+    assert "memory" in loaded.source
+    assert ended.events(IncidentClosed)[-1].steps_lost == 13 - loaded.step
+    assert ended.finals == whole
+
+
+def test_a_notice_is_enough_to_save(start, whole, tmp_path, monkeypatch):
+    monkeypatch.setenv("LASTING_HOLD", "9")
+    first = start("", *TWO, "--store", str(tmp_path / "store"), "--save-every", "1000", script=(SCRIPT, str(STEPS)))
+    first.wait_for(StepClosed, step=8)
+    first.process.send_signal(signal.SIGTERM)
+    first.let_go("go")
+    ended = first.end()
+    assert ended.code == 143, ended.output
+    last = ended.events(StepClosed)[-1].step
+    assert ended.events(CheckpointCommitted)[-1].step == last
+    assert f"step {last} is in the store" in ended.output
+    monkeypatch.delenv("LASTING_HOLD")
+    second = start("", "--resume", str(first.folder)).end()
+    assert second.code == 0, second.output
+    assert [e.step for e in second.events(StepClosed)] == list(range(last + 1, STEPS))
+    assert second.finals == whole
+
+
+def test_sharded_state_goes_on_from_the_newest_snapshot(start, tmp_path, monkeypatch):
+    monkeypatch.setenv("LASTING_KIND", "sharded")
+    undisturbed = start("", *TWO, script=(SCRIPT, str(STEPS))).end()
+    assert undisturbed.code == 0, undisturbed.output
+    monkeypatch.setenv("LASTING_HOLD", "14")
+    trial = start("", *TWO, "--store", str(tmp_path / "store"), "--save-every", "4", script=(SCRIPT, str(STEPS)))
+    trial.wait_for(CheckpointCommitted)
+    trial.wait_for(StepClosed, step=13)
+    trial.strike(1)
+    trial.wait_for(StateLoaded)
+    trial.let_go("go")
+    ended = trial.end()
+    assert ended.code == 0, ended.output
+    assert ended.events(StateLoaded)[0].step >= 3
+    assert ended.finals == undisturbed.finals
+
+
+def test_a_run_goes_on_with_another_number_of_seats(start, tmp_path):
+    first = start("", "--nproc-per-node", "4", "--store", str(tmp_path / "store"), script=(SCRIPT, "8")).end()
+    assert first.code == 0, first.output
+    run = str(next(p for p in tmp_path.glob("*/run") if (p / "final").exists()))
+    second = start("", "--resume", run, "--nproc-per-node", "2", SCRIPT, "12", script=("",)).end()
+    assert second.code == 0, second.output
+    assert second.events(StateLoaded)[0].step == 7
+    assert [e.step for e in second.events(StepClosed)] == list(range(8, 12))
+
+
+def test_a_store_that_fails_costs_saves_and_not_the_run_but_the_exit_code_says_so(start, tmp_path, monkeypatch):
+    monkeypatch.setenv("LASTING_HOLD", "9")
+    store = tmp_path / "store"
+    trial = start("", *TWO, "--store", str(store), "--save-every", "4", script=(SCRIPT, str(STEPS)))
+    trial.wait_for(CheckpointCommitted)
+    for name in ("data", "log"):
+        (store / name).rename(store / f"{name}.away")
+        (store / name).write_text("no folder any more")
+    trial.let_go("go")
+    ended = trial.end(within_s=120.0)
+    assert ended.code == 74, ended.output
+    assert ended.events(SaveFailed)
+    assert "NOT durable" in ended.output
+    assert ended.events(StepClosed)[-1].step == STEPS - 1, "training goes on"
+
+
+def test_a_keeper_that_is_killed_is_replaced(start, whole, tmp_path, monkeypatch):
+    monkeypatch.setenv("LASTING_HOLD", "9")
+    trial = start("", *TWO, "--store", str(tmp_path / "store"), "--save-every", "4", script=(SCRIPT, str(STEPS)))
+    trial.wait_for(CheckpointCommitted)
+    for pid in _descendants(trial.process.pid):
+        if b"closeranks.checkpoint.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+    trial.let_go("go")
+    ended = trial.end()
+    assert ended.code == 0, ended.output
+    assert ended.events(CheckpointCommitted)[-1].step == STEPS - 1
+    assert ended.finals == whole
+
+
+def test_a_store_that_holds_a_run_is_not_used_by_accident(start, tmp_path):
+    store = str(tmp_path / "store")
+    assert start("", "--store", store, script=(SCRIPT, "3")).end().code == 0
+    again = start("", "--store", store, script=(SCRIPT, "3")).end()
+    assert again.code == 2
+    assert "holds checkpoints of this job already, up to step 2" in again.output
+    assert "--resume auto" in again.output
+    other = start("", "--store", store, "--job", "another", script=(SCRIPT, "3")).end()
+    assert other.code == 2
+    assert "lasting" in other.output
+    assert start("", "--store", store, "--resume", "auto", script=(SCRIPT, "5")).end().code == 0
+
+
+def test_the_interval_is_chosen_and_old_checkpoints_are_given_up(start, tmp_path):
+    store = str(tmp_path / "store")
+    ended = start(
+        "", *TWO, "--store", store, "--save-every", "2", "--keep", "last=2", script=(SCRIPT, str(STEPS))
+    ).end()
+    assert ended.code == 0, ended.output
+    assert ended.events(CheckpointsRetired)
+    chosen = start("", *TWO, "--store", f"{store}2", script=(SCRIPT, str(STEPS))).end()
+    assert chosen.code == 0, chosen.output
+    assert chosen.events(SaveIntervalChosen)
+    assert chosen.events(CheckpointCommitted)[-1].step == STEPS - 1, "a run that completes always saves its end"
