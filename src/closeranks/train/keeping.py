@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from closeranks import messages
 from closeranks.checkpoint.arena import Arena, ArenaStore
+from closeranks.checkpoint.commit_log import CommitLog
+from closeranks.checkpoint.inventory import Home
 from closeranks.checkpoint.problems import CheckpointProblem
-from closeranks.train import capture, restore
+from closeranks.checkpoint.restore_plan import Rules
+from closeranks.checkpoint.stores.opening import open_store
+from closeranks.train import capture
+from closeranks.train.loading import Target, read_checked
 from closeranks.train.randomness import UnmanagedRandomness
 
 if TYPE_CHECKING:
@@ -18,8 +22,10 @@ if TYPE_CHECKING:
     from closeranks.train.batches import Batches
     from closeranks.train.protected import Protected
     from closeranks.train.randomness import Randomness
+    from closeranks.train.restore import Incoming
 
 _RANDOM: Final = "closeranks.random"
+_STORE_TIER: Final = 9  # farther than all others
 
 
 class Keeping:
@@ -29,6 +35,7 @@ class Keeping:
         self._arenas = tuple(Arena.of(fd) for fd in arenas)
         self._protected = protected
         self._randomness = UnmanagedRandomness(randomness)
+        self._incoming: Incoming | None = None
 
     def snapshot(self, asked: messages.Snapshot, place: tuple[int, int], batches: Batches | None) -> messages.Snapped:
         """Copy this seat's part of the state, as it is now, into the arena that was asked for.
@@ -52,6 +59,56 @@ class Keeping:
             problem=problem,
             data_position=None if batches is None else batches.state_dict(),
         )
+
+    def load(self, message: messages.Load, descriptors: Sequence[int], place: tuple[int, int]) -> messages.Loaded:
+        """Read and check everything that this seat needs, beside the live state.
+
+        What cannot be used is told with its reason, not raised; nothing live has changed then.
+        """
+        self.forget()
+        seat, _ = place
+        arenas = [Arena.of(fd) for fd in descriptors]
+        try:
+            checked = read_checked(
+                self._homes(message, arenas),
+                Target(self._protected.everything(), self._local(), seat),
+                Rules(step=message.step, generation=message.generation, trusted=False),
+            )
+            checked.incoming.load_foreign()
+        except (CheckpointProblem, TypeError, ValueError, OSError) as error:
+            return messages.Loaded(step=message.step, problem=f"seat {seat}: {error}")
+        finally:
+            for arena in arenas:
+                arena.close()
+        self._incoming = checked.incoming
+        return messages.Loaded(
+            step=message.step,
+            source=" and ".join(checked.restored.used) or "the index alone",
+            notes=tuple(checked.incoming.notes),
+            refused=checked.restored.refused,
+        )
+
+    def adopt(self) -> None:
+        """Make the state that was loaded the live one."""
+        incoming, self._incoming = self._incoming, None
+        if incoming is None:
+            raise AssertionError("nothing was loaded")
+        incoming.finish()
+
+    def forget(self) -> None:
+        """Another state will be loaded: take back what the last one changed."""
+        incoming, self._incoming = self._incoming, None
+        if incoming is not None:
+            incoming.undo()
+
+    def _homes(self, message: messages.Load, arenas: Sequence[Arena]) -> list[Home]:
+        homes = []
+        if arenas:
+            homes.append(Home("memory of this node", 0, ArenaStore(arenas), world=len(arenas)))
+        if message.generation is not None:
+            store = open_store(message.store)
+            homes.append(Home(message.store, _STORE_TIER, store, CommitLog(store)))
+        return homes
 
     def _local(self) -> dict[str, Any]:
         return {**self._protected.local, _RANDOM: self._randomness}
