@@ -130,35 +130,40 @@ def test_what_was_acknowledged_survives_and_what_appears_is_whole(tmp_path):
             assert found[key] == contents[key], f"{replay}: {key} appeared in part"
 
 
-def test_entries_of_two_writers_never_leave_a_gap(tmp_path):
+class Unhurried(DirectoryStore):
+    """Has linked an object and not yet brought its name to the disk when ``look`` is called."""
+
+    def create_slowly(self, key, data, look):
+        real = self._folders.fsync
+
+        def fsync(folder):
+            if (self._root / key).exists():
+                self._folders.fsync = real
+                look()
+            real(folder)
+
+        self._folders.fsync = fsync
+        self.create(key, data)
+
+
+def test_an_entry_never_survives_the_entry_before_it(tmp_path):
     def work(files):
-        writers = [DirectoryStore(tmp_path / "real" / "store", files) for _ in range(2)]
-        for number in range(1, 9):
-            # Both want the number; the loser of each round goes on to the next number only.
-            for writer in writers if number % 2 else reversed(writers):
-                writer.create(f"log/{number:010d}.json", b"entry")
+        root = tmp_path / "real" / "store"
 
-    for case, disk in disks(recorded(tmp_path / "real", work)):
-        numbers = sorted(int(path[-15:-5]) for path in disk.files if "/log/" in path)
-        assert numbers == list(range(1, len(numbers) + 1)), f"case {case}"
+        def follow():
+            DirectoryStore(root, files).create("log/0000000002.json", b"second")
+            files.note("acknowledged")
+
+        Unhurried(root, files).create_slowly("log/0000000001.json", b"first", follow)
+
+    events = recorded(tmp_path / "real", work)
+    assert any(event.call == "note" for event in events)
+    for case, disk in disks(events):
+        if "store/log/0000000002.json" in disk.files:
+            assert disk.files.get("store/log/0000000001.json") == b"first", f"case {case}"
 
 
-def test_an_entry_of_the_lead_never_survives_the_index_of_another_writer_that_it_saw(tmp_path):
-    class Unhurried(DirectoryStore):
-        """Has linked its index and not yet brought the name to the disk when the lead looks."""
-
-        def looked_at(self, key, data, look):
-            real = self._folders.fsync
-
-            def fsync(folder):
-                if folder.name == "a" and (folder / "w00001.json").exists():
-                    self._folders.fsync = real
-                    look()
-                real(folder)
-
-            self._folders.fsync = fsync
-            self.create(key, data)
-
+def test_an_entry_never_survives_the_index_of_another_writer_that_it_was_made_after(tmp_path):
     def work(files):
         root = tmp_path / "real" / "store"
         lead = DirectoryStore(root, files)
@@ -167,9 +172,9 @@ def test_an_entry_of_the_lead_never_survives_the_index_of_another_writer_that_it
         def commit():
             assert len(list(lead.list("data/a/"))) == 2
             lead.create("log/0000000001.json", b"commit")
-            files.note("committed")
+            files.note("acknowledged")
 
-        Unhurried(root, files).looked_at("data/a/w00001.json", b"index 1", commit)
+        Unhurried(root, files).create_slowly("data/a/w00001.json", b"index 1", commit)
 
     events = recorded(tmp_path / "real", work)
     assert any(event.call == "note" for event in events)
