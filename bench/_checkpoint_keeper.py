@@ -44,9 +44,9 @@ def main(folder: str, *fds: str) -> None:
         )
         generation = log.commit(term, manifest)
         save_s = time.perf_counter() - began
-        keeps = previous.index.attempt if previous is not None and written.bases else ""
         previous = Previous(generation, written.index)
-        old = [item.key for item in store.list("data/") if attempt not in item.key and not (keeps and keeps in item.key)]
+        used = {extent.object for extent in written.index.extents} | {ref.object}
+        old = [item.key for item in store.list("data/") if item.key not in used]
         store.delete(old)
         answer = {
             "save_s": save_s,

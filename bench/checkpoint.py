@@ -328,7 +328,7 @@ def measured(bench: Bench, ours: Ours, folder: Path, sizes: Sizes) -> list[Bar]:
     bench.say(f"zstd of random float32: {size:.2f} of the size in {packed['save_s']:.2f} s ({share:.0%} written)")
     ours.train()
     ours.take(0)
-    sides = load_sides(ours, ours.index(ours.save(0, STRONG))) | peers.loads(ours.tensors, folder)
+    sides = load_sides(ours, ours.index(ours.save(0, {"incremental": False}))) | peers.loads(ours.tensors, folder)
     draw = random.Random(seed)
     loads = [{one: sides[one]() for one in draw.sample(sorted(sides), len(sides))} for _ in range(sizes.rounds + 1)]
     bars += told_loads(bench, loads[1:])
