@@ -37,7 +37,9 @@ def problem_of(error: Exception, doing: str, *, is_write: bool = False) -> Store
         way_out = "check the region and the endpoint (--store s3://BUCKET/PREFIX?region=...&endpoint=...)"
     elif status in (405, 501):
         way_out = "this server lacks a request that is needed; choose another --store"
-    elif "redential" in text or "metadata" in text.lower():
+    elif (
+        "redential" in text or "169.254.169.254" in text or "metadata.google" in text
+    ):  # asked the machine for its role
         expected, way_out = "credentials", f"{_CREDENTIALS} the instance's role"
     elif transient:
         way_out = "it is tried again; check that the endpoint can be reached from this node"

@@ -61,8 +61,8 @@ def parse(text: str) -> Place:
     if not parts.netloc or "@" in parts.netloc or parts.fragment:
         # What stands before an "@" may be a secret and is not repeated.
         raise StoreRefused(
-            f"--store {parts.scheme}://...: expected {parts.scheme}://BUCKET/PREFIX, got no bucket, a user name or a '#';"
-            " credentials come from the environment"
+            f"--store {parts.scheme}://...: expected {parts.scheme}://BUCKET/PREFIX, got no bucket, a user name or a"
+            " '#'; credentials come from the environment"
         )
     prefix = parts.path.strip("/")
     if prefix:
@@ -73,8 +73,8 @@ def parse(text: str) -> Place:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "credentials come from the environment"
             raise StoreRefused(
-                f"--store {parts.scheme}://{parts.netloc}: expected options among {', '.join(sorted(known))}, got {name!r};"
-                f" {hint}"
+                f"--store {parts.scheme}://{parts.netloc}: expected options among {', '.join(sorted(known))}, got"
+                f" {name!r}; {hint}"
             )
         options[known[name]] = value
     url = f"{parts.scheme}://{parts.netloc}" + (f"/{prefix}" if prefix else "")

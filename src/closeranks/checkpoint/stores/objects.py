@@ -22,13 +22,11 @@ class ObjectStore:
     """A bucket, or the part of it below a prefix. Needs the package obstore.
 
     An object appears whole: small ones by one request, large ones when the last request of a multipart upload is
-    answered. An upload that a killed process left unfinished is invisible but paid for until the bucket's lifecycle rule
-    ("abort incomplete multipart uploads") removes it.
+    answered. An upload that a killed process left unfinished is invisible but paid for until the bucket's lifecycle
+    rule ("abort incomplete multipart uploads") removes it.
     """
 
     def __init__(self, url: str) -> None:
-        import obstore  # noqa: F401 - absent: said by connect, before anything is sent
-
         place = parse(url)
         self.url = place.url
         self._client = connect(place)
@@ -154,7 +152,7 @@ class ObjectStore:
         import obstore
 
         part_bytes = max(PART_BYTES, -(-length // MAX_PARTS))
-        own: list[BaseException] = []
+        own: list[Exception] = []
         try:
             obstore.put(
                 self._client,
@@ -167,11 +165,11 @@ class ObjectStore:
         except Exception as error:
             if own:  # of the caller's buffers or of on_piece, not of the store
                 raise
-            problem = problem_of(error, f"{self.url}/{key}: uploading {length:,} bytes", is_write=True)
-            # Only the last request makes the object, whole: if it is there, the answer alone was lost.
-            if problem.doubtful and self._length(key) == length:
-                return
-            raise problem from error
+            # Only the last request makes the object, whole: if it is there, no more than the answer was lost.
+            with contextlib.suppress(StoreProblem):
+                if self._length(key) == length:
+                    return
+            raise problem_of(error, f"{self.url}/{key}: uploading {length:,} bytes", is_write=True) from error
 
     # --- asking -------------------------------------------------------------------------------------------------
 
@@ -227,11 +225,11 @@ def _pieces(parts: Sequence[Buffer], on_piece: OnPiece | None, piece_bytes: int)
             at += len(piece)
 
 
-def _kept(pieces: Iterator[tuple[int, memoryview]], own: list[BaseException]) -> Iterator[memoryview]:
+def _kept(pieces: Iterator[tuple[int, memoryview]], own: list[Exception]) -> Iterator[memoryview]:
     """The pieces alone; an error in making them is kept in ``own``, so that it is not taken for one of the store."""
     try:
         for _, piece in pieces:
             yield piece
-    except BaseException as error:
+    except Exception as error:
         own.append(error)
         raise
