@@ -12,7 +12,6 @@ from closeranks.decide.save_interval import (
     Losses,
     Prior,
     choose,
-    every_of,
     history_of,
     judge,
     mtbf_of,
@@ -109,28 +108,6 @@ def test_what_the_user_set_may_break_what_the_user_promised():
     choice = judge(EverySeconds(seconds=600.0), cost(), DAY_S, 120.0)
     assert not choice.rpo_kept
     assert choice.reason.startswith("the RPO of 120 s is not kept: up to 10.3 min can be lost; as asked, every 10 min")
-
-
-@pytest.mark.parametrize(
-    ("text", "meaning"),
-    [
-        ("500", EverySteps(steps=500)),
-        ("1 step", EverySteps(steps=1)),
-        ("500 steps", EverySteps(steps=500)),
-        ("90s", EverySeconds(seconds=90.0)),
-        ("2.5m", EverySeconds(seconds=150.0)),
-        ("10 min", EverySeconds(seconds=600.0)),
-        ("2h", EverySeconds(seconds=7200.0)),
-    ],
-)
-def test_a_save_interval_is_read(text, meaning):
-    assert every_of(text) == meaning
-
-
-@pytest.mark.parametrize("text", ["", "0", "-5", "1.5", "0s", "5 days", "nan", "1e3", "ten"])
-def test_what_is_no_save_interval_is_refused_with_what_is(text):
-    with pytest.raises(ValueError, match="expected steps as 500, or a time as 90s, 10m or 2h, got"):
-        every_of(text)
 
 
 @pytest.mark.parametrize("make", [lambda: EverySteps(steps=0), lambda: EverySeconds(seconds=float("nan"))])

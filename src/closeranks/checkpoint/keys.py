@@ -12,7 +12,7 @@ from typing import Final
 from closeranks.checkpoint.format import DATA_PREFIX, LOG_PREFIX
 
 ENTRY_DIGITS: Final = 10
-_ATTEMPT: Final = re.compile(r"t([0-9]{8,12})-s[0-9]{12,16}-[0-9a-f]{8}")
+_ATTEMPT: Final = re.compile(r"t([0-9]{8,12})-s([0-9]{12,16})-[0-9a-f]{8}")
 _ENTRY: Final = re.compile(re.escape(LOG_PREFIX) + r"([0-9]{10})\.json")
 _INDEX: Final = re.compile(r"w([0-9]{5,7})\.json")
 _FAILURE: Final = re.compile(r"w([0-9]{5,7})\.failed\.json")
@@ -48,10 +48,23 @@ def term_of(attempt: str) -> int:
     Raises:
         ValueError: it is not the name of an attempt.
     """
+    return int(_parts(attempt)[1])
+
+
+def step_of(attempt: str) -> int:
+    """The step that this attempt tries to save; 0 also stands for the state before the first step.
+
+    Raises:
+        ValueError: it is not the name of an attempt.
+    """
+    return int(_parts(attempt)[2])
+
+
+def _parts(attempt: str) -> re.Match[str]:
     found = _ATTEMPT.fullmatch(attempt)
     if found is None:
         raise ValueError(f"{attempt!r} is not the name of an attempt such as {attempt_name(1, 0, '0' * 8)}")
-    return int(found[1])
+    return found
 
 
 def attempt_prefix(attempt: str) -> str:

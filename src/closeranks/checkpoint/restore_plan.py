@@ -139,7 +139,7 @@ def plan_restore(inventory: Inventory, needs: Sequence[Need], rules: Rules | Non
     wanted, repeats = _by_tensor(needs)
     passed: list[Passed] = []
     for point in newest_first(inventory.points):
-        found = _ruled_out(point, rules) or _fetches(point, wanted)
+        found = ruled_out(point, rules) or _fetches(point, wanted)
         if not isinstance(found, str):
             return Plan(point=point, fetches=tuple(found), repeats=tuple(repeats), passed=tuple(passed))
         passed.append(Passed(step=point.step, generation=point.generation, reason=found))
@@ -189,7 +189,7 @@ def _by_tensor(needs: Sequence[Need]) -> tuple[dict[str, _Wanted], list[tuple[in
     return wanted, repeats
 
 
-def _ruled_out(point: Point, rules: Rules) -> str:
+def ruled_out(point: Point, rules: Rules) -> str:
     """Why the point is not considered at all; empty if it is."""
     if point.group != rules.group:
         return f"it holds {_part(point.group)}, not {_part(rules.group)}"

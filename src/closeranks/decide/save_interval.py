@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -28,7 +27,6 @@ MARGIN: Final = 1.25
 _DAY_S: Final = 86_400.0
 _LOSSES_PER_NODE_DAY: Final = 6.5e-3
 _LOSSES_PER_JOB_DAY: Final = 1.0
-_UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 class _Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,22 +112,6 @@ def history_of(known: Reliability, nodes: int) -> Losses:
     rate = known.planning
     watched_h = rate.mtbf_h * rate.failures if rate.failures else known.source.unit_exposure_h
     return Losses(count=rate.failures, watched_s=3600 * watched_h / nodes, source=known.source.file)
-
-
-def every_of(text: str) -> EverySteps | EverySeconds:
-    """The meaning of ``--save-every``: ``500`` steps, or ``90s``, ``10m``, ``2h``.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", text.strip())
-    if found and float(found[1]) > 0:
-        number, unit = float(found[1]), found[2]
-        if unit in {"", "step", "steps"} and number.is_integer():
-            return EverySteps(steps=int(number))
-        if unit in _UNITS:
-            return EverySeconds(seconds=number * _UNITS[unit])
-    raise ValueError(f"save interval: expected steps as 500, or a time as 90s, 10m or 2h, got {text!r}")
 
 
 def mtbf_of(prior: Prior, seen: tuple[Losses, ...]) -> tuple[float, str]:
