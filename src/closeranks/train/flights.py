@@ -89,7 +89,9 @@ class Flights:
             return len(unfinished) < _AT_MOST
 
         if not self._wait(ready, timeout_s):
-            raise SaveFailed(f"no earlier save has ended in {timeout_s:g} s; save less often, or allow a longer deadline")
+            raise SaveFailed(
+                f"no earlier save has ended in {timeout_s:g} s; save less often, or allow a longer deadline"
+            )
         used = {id(flight.arena) for flight in self._flights if not flight.freed}
         for arena in self._arenas:
             if id(arena) not in used:
