@@ -28,9 +28,10 @@ from closeranks.checkpoint.retention import Policy
 from closeranks.checkpoint.writing import Options
 from closeranks.train.capture import capture, copy_into
 from closeranks.train.flights import Flight, Flights, Saved
-from closeranks.train.loading import RANDOM, Loaded, Loading, Request
+from closeranks.train.loading import Loaded, Loading, Request
 from closeranks.train.meeting import Meeting, PeersSilent, clipped
 from closeranks.train.random_state import RandomState
+from closeranks.train.read_checked import RANDOM
 from closeranks.train.restore import Rules
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Checkpointer:
         """Of this rank's writing process; None before the first save."""
         return self._flights.keeper_pid
 
-    def save(  # noqa: PLR0913 - what, when, whose, and how: all by name
+    def save(
         self,
         state: Mapping[str, Any],
         *,
@@ -164,7 +165,7 @@ class Checkpointer:
             return saving
         return self._outcome(saving)
 
-    def load(  # noqa: PLR0913 - what, which, and how strictly: all by name
+    def load(
         self,
         state: Mapping[str, Any],
         *,

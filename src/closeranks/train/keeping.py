@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from closeranks import messages
-from closeranks.checkpoint.arena import Arena, ArenaStore
+from closeranks.checkpoint.arena import Arena
 from closeranks.checkpoint.problems import CheckpointProblem
-from closeranks.train import capture, restore
+from closeranks.train import capture
 from closeranks.train.randomness import UnmanagedRandomness
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from closeranks.train.batches import Batches
     from closeranks.train.protected import Protected
     from closeranks.train.randomness import Randomness

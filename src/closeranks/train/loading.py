@@ -8,23 +8,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.inventory import Home
 from closeranks.checkpoint.problems import CheckpointProblem, Mismatch, NothingToRestore
-from closeranks.checkpoint.restore_plan import Need, Point
 from closeranks.checkpoint.restore_plan import Rules as PlanRules
-from closeranks.checkpoint.restoring import restore
 from closeranks.checkpoint.stores.opening import found, open_store
 from closeranks.train.meeting import clipped, told
 from closeranks.train.random_state import RandomState
-from closeranks.train.restore import Incoming, Rules, Saved, needs_of, saved_of
+from closeranks.train.read_checked import RANDOM, Reader, read_checked
+from closeranks.train.restore import Incoming, Rules
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from closeranks.checkpoint.format import Manifest, ShardIndex
+    from closeranks.checkpoint.format import Manifest
     from closeranks.checkpoint.history import Generation
     from closeranks.checkpoint.stores.store import Store
     from closeranks.train.meeting import Meeting
 
-RANDOM = "random"  # among what is local: taken and given back without being asked for
 _CANDIDATES = 64  # generations that are tried, newest first
 _log = logging.getLogger("closeranks.checkpoint")
 
@@ -128,10 +126,9 @@ class Loading:
         """
         problem, differs = "", ""
         try:
-            refused = restore([home], self._wanted, PlanRules(generation=number, trusted=False)).refused
-            self._notes = list(refused)
-            if self._incoming is not None:
-                self._incoming.prepare()
+            reader = Reader(self._request.state, self._local, self._meeting.rank, self._request.rules)
+            self._incoming, restored = read_checked([home], reader, PlanRules(generation=number, trusted=False))
+            self._notes = list(restored.refused)
         except Mismatch as error:
             differs, mine = str(error), error
         except CheckpointProblem as error:
@@ -141,18 +138,12 @@ class Loading:
             raise mine if differs else Mismatch(told([one[0] for one in everyone]))
         return told([one[1] for one in everyone])
 
-    def _wanted(self, point: Point, indices: Mapping[int, ShardIndex]) -> tuple[Sequence[Need], Sequence[memoryview]]:
-        seat, where = self._meeting.rank, f"generation {point.generation} (step {point.step})"
-        saved = saved_of(indices.values(), seat, point.world, where)
+    def _local(self, world: int, saved: frozenset[str]) -> dict[str, Any]:
         local = dict(self._request.local)
-        values = (saved.local or {}).get("values", {})
-        if RANDOM not in values or not self._request.randomness:
-            saved = _without_random(saved)
-        else:
-            local[RANDOM] = RandomState(apart=seat if seat >= point.world else None)
-        self._incoming = incoming = needs_of(self._request.state, local, saved, self._request.rules)
-        needs = [Need(reader=seat, **leaf._asdict()) for leaf in incoming.needs]
-        return needs, incoming.targets
+        if RANDOM in saved and self._request.randomness:
+            seat = self._meeting.rank
+            local[RANDOM] = RandomState(apart=seat if seat >= world else None)
+        return local
 
     def _take_over(self, number: int) -> Loaded:
         incoming, manifest = self._incoming, self._manifests[number]
@@ -178,21 +169,17 @@ class Loading:
         """What a changed number of ranks means for state that belongs to one of them."""
         before, now, rank = manifest.world, self._meeting.size, self._meeting.rank
         if rank >= before:
-            return [
+            note = (
                 f"rank {rank} did not exist when {before} ranks saved this: its local state is a copy of rank "
                 f"{rank % before}'s (a loader's position too: move it, or samples come twice), its random state was "
                 "derived anew"
-            ]
+            )
+            return [note]
         if now < before and rank == 0:
-            return [
-                f"{before} ranks saved this, {now} load it: the local state of rank{'s' * (before - now > 1)} "
-                f"{', '.join(map(str, range(now, before)))} (loader positions, random state, buffers) has no reader"
-            ]
+            names = f"rank {now}" if before - now == 1 else f"ranks {now} to {before - 1}"
+            note = (
+                f"{before} ranks saved this, {now} load it: the local state of {names} (loader positions, random "
+                "state, buffers) has no reader"
+            )
+            return [note]
         return []
-
-
-def _without_random(saved: Saved) -> Saved:
-    values = (saved.local or {}).get("values", {})
-    return saved._replace(
-        local={**(saved.local or {}), "values": {name: one for name, one in values.items() if name != RANDOM}}
-    )
