@@ -19,6 +19,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
+from blake3 import blake3
 
 import closeranks
 from closeranks.checkpoint.keeper_config import KeeperConfig
@@ -26,10 +27,11 @@ from closeranks.checkpoint.keys import attempt_name
 from closeranks.checkpoint.problems import CheckpointProblem, SaveFailed
 from closeranks.checkpoint.retention import Policy
 from closeranks.checkpoint.writing import Options
+from closeranks.train import tree
 from closeranks.train.capture import capture, copy_into
 from closeranks.train.flights import Flight, Flights, Saved
 from closeranks.train.loading import Loaded, Loading, Request
-from closeranks.train.meeting import Meeting, PeersSilent, clipped
+from closeranks.train.meeting import Meeting, PeersSilent, clipped, told
 from closeranks.train.random_state import RandomState
 from closeranks.train.read_checked import RANDOM
 from closeranks.train.restore import Rules
@@ -157,9 +159,9 @@ class Checkpointer:
         """
         if self._closed:
             raise SaveFailed("this Checkpointer was closed; make a new one")
-        arena, problem, term = self._copied(state, step, local or {})
-        sharded = any(_is_sharded(value) for value in state.values())
-        flight = self._agreed_flight(arena, problem, term, step, (data_position, sharded))
+        part = self._copied(state, step, local or {})
+        layout = "sharded" if any(_is_sharded(value) for value in state.values()) else "replicated"
+        flight = self._agreed_flight(part, step, data_position, layout)
         saving = Saving(self._flights, flight)
         if not wait:
             return saving
@@ -245,52 +247,48 @@ class Checkpointer:
 
     # --- the parts of a save -----------------------------------------------------------------------------------
 
-    def _copied(
-        self, state: Mapping[str, Any], step: int, local: Mapping[str, Any]
-    ) -> tuple[Arena | None, Exception | None, int]:
+    def _copied(self, state: Mapping[str, Any], step: int, local: Mapping[str, Any]) -> _Part:
         """This rank's part, in an arena. A problem is returned: the other ranks wait to hear of it."""
-        if RANDOM in local:
-            return None, ValueError(f"local={{{RANDOM!r}: ...}}: the name is taken; choose a different one"), 0
-        if self._settings.randomness:
-            local = {**local, RANDOM: RandomState()}
         try:
-            if problem := self._flights.untold():
-                raise SaveFailed(problem)  # noqa: TRY301 - it is one of the problems that the others are told of
+            if RANDOM in local:
+                raise ValueError(f"local={{{RANDOM!r}: ...}}: the name is taken; choose a different one")  # noqa: TRY301
+            if self._settings.randomness:
+                local = {**local, RANDOM: RandomState()}
+            self._raise_untold()
             term = self._flights.open(self._settings.deadline_s)
             arena = self._flights.free_arena(self._settings.deadline_s)
-            if problem := self._flights.untold():
-                raise SaveFailed(problem)  # noqa: TRY301
-            copy_into(capture(state, local, self._meeting.rank, self._meeting.size), arena, step)
+            self._raise_untold()
+            captured = capture(state, local, self._meeting.rank, self._meeting.size)
+            copy_into(captured, arena, step)
         except Exception as error:
-            return None, error, 0
-        return arena, None, term
+            return _Part(None, error, 0, "")
+        names = (name for value in captured.shared["values"].values() for name in tree.names_in(value))
+        return _Part(arena, None, term, blake3("\0".join(names).encode()).hexdigest())
 
-    def _agreed_flight(
-        self, arena: Arena | None, problem: Exception | None, term: int, step: int, about: tuple[Any, bool]
-    ) -> Flight:
-        words = "" if problem is None else f"{type(problem).__name__}: {problem}"
+    def _raise_untold(self) -> None:
+        if problem := self._flights.untold():
+            raise SaveFailed(problem)
+
+    def _agreed_flight(self, part: _Part, step: int, data_position: Any, layout: str) -> Flight:
+        words = "" if part.problem is None else f"{type(part.problem).__name__}: {part.problem}"
         try:
-            everyone = self._meeting.gather([clipped(words), term, secrets.token_hex(4), step])
+            everyone = self._meeting.gather([clipped(words), step, part.names, part.term, secrets.token_hex(4)])
         except PeersSilent as error:
             raise SaveFailed(f"step {step} was not saved: {error}") from error
-        if problem is not None:
-            raise problem
-        others = "; ".join(f"rank {rank}: {one[0]}" for rank, one in enumerate(everyone) if one[0])
-        if others or arena is None:
-            raise SaveFailed(f"step {step} was not saved: {others}")
-        steps = sorted({one[3] for one in everyone})
-        if len(steps) > 1:
-            raise SaveFailed(f"the ranks save different steps: {steps}; nothing was saved")
-        _, lead_term, nonce, _ = everyone[0]
-        data_position, sharded = about
+        if part.problem is not None:
+            raise part.problem
+        if problem := _disagreement(everyone):
+            raise SaveFailed(f"step {step} was not saved: {problem}")
+        assert part.arena is not None
+        *_, term, nonce = everyone[0]
         return self._flights.publish(
-            arena,
+            part.arena,
             step=step,
-            attempt=attempt_name(lead_term, step, nonce),
+            attempt=attempt_name(term, step, nonce),
             writers=(self._meeting.rank,),
             world=self._meeting.size,
             lead=self._meeting.rank == 0,
-            layout="sharded" if sharded else "replicated",
+            layout=layout,
             deadline_s=self._settings.deadline_s,
             data_position=data_position,
             versions=_versions(),
@@ -310,6 +308,32 @@ class Checkpointer:
         if everyone or saved is None:
             raise SaveFailed(everyone)
         return saved
+
+
+class _Part(NamedTuple):
+    """One rank's part of a save, before the ranks have agreed on it."""
+
+    arena: Arena | None
+    problem: Exception | None
+    term: int
+    names: str  # digest of the names of all shared tensors
+
+
+def _disagreement(everyone: list[Any]) -> str:
+    """Why the ranks cannot save together, in words; empty when they can."""
+    problem = told([one[0] for one in everyone])
+    if problem:
+        return problem
+    steps = sorted({one[1] for one in everyone})
+    if len(steps) > 1:
+        return f"the ranks save different steps: {steps}"
+    others = [rank for rank, one in enumerate(everyone) if one[2] != everyone[0][2]]
+    if others:
+        return (
+            f"rank {others[0]} names other tensors than rank 0; what differs by rank (the stages of a pipeline, say) "
+            "is to be given as local={...}"
+        )
+    return ""
 
 
 def _is_sharded(value: Any) -> bool:
