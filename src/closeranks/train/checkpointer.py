@@ -1,0 +1,420 @@
+"""Checkpoints as a library: ``save``, ``async_save`` and ``load`` in any script, by one process or by all ranks.
+
+Training pauses for one copy into shared memory; a process beside it digests, writes and commits. Its errors surface at
+the next call here, on every rank, and in the exit code at the latest.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import platform
+import secrets
+import socket
+import sys
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import torch
+from blake3 import blake3
+
+import closeranks
+from closeranks.checkpoint.keeper_config import KeeperConfig
+from closeranks.checkpoint.keys import attempt_name
+from closeranks.checkpoint.problems import CheckpointProblem, SaveFailed
+from closeranks.checkpoint.retention import Policy
+from closeranks.checkpoint.writing import Options
+from closeranks.train import tree
+from closeranks.train.capture import capture, copy_into
+from closeranks.train.flights import Flight, Flights, Saved
+from closeranks.train.loading import Loaded, Loading, Request
+from closeranks.train.meeting import Meeting, PeersSilent, clipped, told
+from closeranks.train.random_state import RandomState
+from closeranks.train.read_checked import RANDOM
+from closeranks.train.restore import Rules
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from closeranks.checkpoint.arena import Arena
+
+__all__ = ["Checkpointer", "Loaded", "Saved", "Saving", "Settings", "async_save", "load", "save"]
+
+_log = logging.getLogger("closeranks.checkpoint")
+
+
+class Settings(NamedTuple):
+    """How a Checkpointer works, where the defaults do not suit."""
+
+    options: Options = Options()
+    deadline_s: float = 600.0  # of a save, from its copy to its commit; also of a rank that the others wait for
+    randomness: bool = True  # save and restore the global random generators of every rank
+    priority: int = 10  # nice value of the process that writes
+
+
+class Saving:
+    """A save in work."""
+
+    def __init__(self, flights: Flights, flight: Flight) -> None:
+        self._flights, self._flight = flights, flight
+
+    @property
+    def step(self) -> int:
+        """Its step."""
+        return self._flight.publish.step
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not. Never blocks."""
+        self._flights.look()
+        return self._flight.ended
+
+    def result(self, timeout_s: float | None = None) -> Saved:
+        """Wait until it is durable; without a limit, until its deadline.
+
+        Raises:
+            TimeoutError: it is still in work.
+            SaveFailed: it is not durable; says why. The next save does not say it again.
+        """
+        flight = self._flight
+        patience_s = flight.publish.deadline_s if timeout_s is None else timeout_s
+        if not self._flights.wait_for(flight, patience_s) and not flight.ended:
+            raise TimeoutError(f"the save of step {self.step} is still in work after {patience_s:g} s")
+        if flight.saved is None:
+            flight.told = True
+            raise SaveFailed(f"the save of step {self.step} failed: {flight.problem}")
+        return flight.saved
+
+
+class Checkpointer:
+    """Saves to a store and loads from it. All methods but those of ``Saving`` are collective over the group's ranks."""
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str],
+        *,
+        job: str = "default",
+        group: Any = None,
+        retention: Policy | str = "",
+        settings: Settings | None = None,
+    ) -> None:
+        """Nothing is touched before the first save or load.
+
+        Args:
+            store: a folder, or a URL (s3://, gs://, az://).
+            job: a store belongs to one job; a name keeps others out.
+            group: a ``torch.distributed`` group; None: the default one, or this process alone where there is none.
+            retention: what to keep, such as "last=3,hourly=24,daily=7,every=1000".
+            settings: the rest.
+        """
+        self._store, self._job = os.fspath(store), job
+        self._settings = settings or Settings()
+        policy = retention if isinstance(retention, Policy) else Policy.parse(retention)
+        self._meeting = Meeting(group, self._settings.deadline_s + 30.0)
+        self._flights = Flights(
+            KeeperConfig(
+                store=self._store,
+                job=job,
+                owner=f"{socket.gethostname()}/{os.getpid()}",
+                lead=self._meeting.rank == 0,
+                options=self._settings.options,
+                retention=policy,
+                priority=self._settings.priority,
+            )
+        )
+        self._closed = False
+        _at_exit.watch(self)
+
+    @property
+    def keeper_pid(self) -> int | None:
+        """Of this rank's writing process; None before the first save."""
+        return self._flights.keeper_pid
+
+    def save(
+        self,
+        state: Mapping[str, Any],
+        *,
+        step: int,
+        local: Mapping[str, Any] | None = None,
+        data_position: Any = None,
+        wait: bool = True,
+    ) -> Saved | Saving:
+        """Save the state as it is now, after ``step``.
+
+        Args:
+            state: modules, optimizers, anything with ``state_dict``, nested data; equal on all ranks, but for DTensors.
+            step: the last one that was finished.
+            local: state of this rank alone.
+            data_position: JSON; ``load`` gives it back.
+            wait: False returns a Saving after one copy in memory; the state may be changed then.
+
+        Raises:
+            SaveFailed: on all ranks: an earlier save failed that nobody was told of yet, or (with ``wait``) this one
+                did, or a rank is gone. In the first case this call saved nothing: call again to go on.
+            StoreRefused, Fenced, StoreProblem: the store cannot be used.
+            NotProtectable: a leaf of the state cannot be kept; its name is in the message.
+        """
+        if self._closed:
+            raise SaveFailed("this Checkpointer was closed; make a new one")
+        part = self._copied(state, step, local or {})
+        layout = "sharded" if any(_is_sharded(value) for value in state.values()) else "replicated"
+        flight = self._agreed_flight(part, step, data_position, layout)
+        saving = Saving(self._flights, flight)
+        if not wait:
+            return saving
+        return self._outcome(saving)
+
+    def load(
+        self,
+        state: Mapping[str, Any],
+        *,
+        local: Mapping[str, Any] | None = None,
+        step: int | None = None,
+        generation: int | None = None,
+        strict: bool = True,
+        cast: bool = False,
+    ) -> Loaded:
+        """Load the newest usable generation, or the one that is asked for, into the live objects.
+
+        Everything is read and checked first. When this raises, nothing was changed, on any rank.
+
+        Args:
+            state: as for ``save``; wrapped, sharded and placed as it is now. Dicts are filled.
+            local: as for ``save``.
+            step: only a generation of this step.
+            generation: only this one, even one that was saved under suspicion.
+            strict: False: what only one side has is left alone, and noted.
+            cast: convert elements to the types of the live tensors.
+
+        Raises:
+            NothingToRestore: there is none; says why for each.
+            Mismatch: it does not fit: all names, shapes and types that differ are in the message.
+            StoreRefused, StoreProblem: the store is another job's, or does not answer.
+        """
+        request = Request(state, local or {}, Rules(strict, cast), step, generation, self._settings.randomness)
+        loaded = Loading(self._store, self._job, self._meeting, request).run()
+        if isinstance(state, dict):
+            state.update(loaded.values)
+        return loaded
+
+    def close(self) -> None:
+        """Wait for the saves in work and end.
+
+        Raises:
+            SaveFailed: on all ranks: a save failed that nobody was told of yet.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        problem = ""
+        try:
+            known = self._meeting.agree(self._flights.untold())
+            if not known:  # else a rank's writer is gone, and the others would wait for it until their deadline
+                self._flights.wait_for_all()
+            problem = "; ".join(filter(None, [known, self._meeting.agree(self._flights.untold())]))
+        except PeersSilent as error:
+            problem = str(error)
+        finally:
+            self._flights.close(0 if problem else self._settings.deadline_s)
+            self._meeting.close()
+        if problem:
+            raise SaveFailed(problem)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        # Another rank may not come to close: only what needs no other rank is done, and it must not hide the error.
+        self._closed = True
+        problem = self.finish_alone()
+        if problem:
+            _log.error("%s", problem)
+
+    def finish_alone(self) -> str:
+        """Without the other ranks: wait for own saves, end the writing process. What went wrong, in words."""
+        self._flights.wait_for_all()
+        problem = self._flights.untold()
+        self._flights.close(self._settings.deadline_s)
+        return problem
+
+    # --- the parts of a save -----------------------------------------------------------------------------------
+
+    def _copied(self, state: Mapping[str, Any], step: int, local: Mapping[str, Any]) -> _Part:
+        """This rank's part, in an arena. A problem is returned: the other ranks wait to hear of it."""
+        try:
+            if RANDOM in local:
+                raise ValueError(f"local={{{RANDOM!r}: ...}}: the name is taken; choose a different one")  # noqa: TRY301
+            if self._settings.randomness:
+                local = {**local, RANDOM: RandomState()}
+            self._raise_untold()
+            term = self._flights.open(self._settings.deadline_s)
+            arena = self._flights.free_arena(self._settings.deadline_s)
+            self._raise_untold()
+            captured = capture(state, local, self._meeting.rank, self._meeting.size)
+            copy_into(captured, arena, step)
+        except Exception as error:
+            return _Part(None, error, 0, "")
+        names = (name for value in captured.shared["values"].values() for name in tree.names_in(value))
+        return _Part(arena, None, term, blake3("\0".join(names).encode()).hexdigest())
+
+    def _raise_untold(self) -> None:
+        if problem := self._flights.untold():
+            raise SaveFailed(problem)
+
+    def _agreed_flight(self, part: _Part, step: int, data_position: Any, layout: str) -> Flight:
+        words = "" if part.problem is None else f"{type(part.problem).__name__}: {part.problem}"
+        try:
+            everyone = self._meeting.gather([clipped(words), step, part.names, part.term, secrets.token_hex(4)])
+        except PeersSilent as error:
+            raise SaveFailed(f"step {step} was not saved: {error}") from error
+        if part.problem is not None:
+            raise part.problem
+        if problem := _disagreement(everyone):
+            raise SaveFailed(f"step {step} was not saved: {problem}")
+        assert part.arena is not None
+        *_, term, nonce = everyone[0]
+        return self._flights.publish(
+            part.arena,
+            step=step,
+            attempt=attempt_name(term, step, nonce),
+            writers=(self._meeting.rank,),
+            world=self._meeting.size,
+            lead=self._meeting.rank == 0,
+            layout=layout,
+            deadline_s=self._settings.deadline_s,
+            data_position=data_position,
+            versions=_versions(),
+        )
+
+    def _outcome(self, saving: Saving) -> Saved:
+        """Of a save that is waited for: the same on every rank."""
+        problem, saved = "", None
+        try:
+            saved = saving.result()
+        except (SaveFailed, TimeoutError) as error:
+            problem = str(error)
+        try:
+            everyone = self._meeting.agree(problem)
+        except PeersSilent as error:
+            raise SaveFailed(f"step {saving.step}: {error}") from error
+        if everyone or saved is None:
+            raise SaveFailed(everyone)
+        return saved
+
+
+class _Part(NamedTuple):
+    """One rank's part of a save, before the ranks have agreed on it."""
+
+    arena: Arena | None
+    problem: Exception | None
+    term: int
+    names: str  # digest of the names of all shared tensors
+
+
+def _disagreement(everyone: list[Any]) -> str:
+    """Why the ranks cannot save together, in words; empty when they can."""
+    problem = told([one[0] for one in everyone])
+    if problem:
+        return problem
+    steps = sorted({one[1] for one in everyone})
+    if len(steps) > 1:
+        return f"the ranks save different steps: {steps}"
+    others = [rank for rank, one in enumerate(everyone) if one[2] != everyone[0][2]]
+    if others:
+        return (
+            f"rank {others[0]} names other tensors than rank 0; what differs by rank (the stages of a pipeline, say) "
+            "is to be given as local={...}"
+        )
+    return ""
+
+
+def _is_sharded(value: Any) -> bool:
+    return isinstance(value, torch.nn.Module) and any(hasattr(p, "device_mesh") for p in value.parameters())
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "closeranks": str(getattr(closeranks, "__version__", "")),
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
+
+
+# --- without an object of one's own -----------------------------------------------------------------------------
+
+_kept: dict[tuple[str, str], Checkpointer] = {}
+
+
+def save(store: str | os.PathLike[str], state: Mapping[str, Any], *, step: int, **how: Any) -> Saved:
+    """``Checkpointer(store).save(state, step=step)``, with ``job`` and what ``Checkpointer.save`` takes.
+
+    The Checkpointer is kept for the next call and closed at the end of the process.
+    """
+    saved = _kept_for(store, how).save(state, step=step, wait=True, **how)
+    assert isinstance(saved, Saved)
+    return saved
+
+
+def async_save(store: str | os.PathLike[str], state: Mapping[str, Any], *, step: int, **how: Any) -> Saving:
+    """Like ``save``, but returns after one copy in memory.
+
+    An error surfaces in ``result()``, else at the next save, else at the end of the process as its exit code 1.
+    """
+    saving = _kept_for(store, how).save(state, step=step, wait=False, **how)
+    assert isinstance(saving, Saving)
+    return saving
+
+
+def load(store: str | os.PathLike[str], state: Mapping[str, Any], **how: Any) -> Loaded:
+    """``Checkpointer(store).load(state)``, with ``job`` and what ``Checkpointer.load`` takes."""
+    return _kept_for(store, how).load(state, **how)
+
+
+def _kept_for(store: str | os.PathLike[str], how: dict[str, Any]) -> Checkpointer:
+    key = (os.fspath(store), how.pop("job", "default"))
+    kept = _kept.get(key)
+    if kept is None or kept._closed:
+        kept = _kept[key] = Checkpointer(key[0], job=key[1])
+    return kept
+
+
+class _AtExit:
+    """Finishes what was not closed when the process ends; a lost save that nobody heard of makes its exit code 1."""
+
+    def __init__(self) -> None:
+        self._open: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
+        self._pid = 0
+
+    def watch(self, checkpointer: Checkpointer) -> None:
+        if not self._pid:
+            atexit.register(self.finish)
+        self._pid = os.getpid()
+        self._open.add(checkpointer)
+
+    def finish(self) -> None:
+        if os.getpid() != self._pid:
+            return  # a fork: its parent does it
+        problems = []
+        for checkpointer in list(self._open):
+            if not checkpointer._closed:
+                checkpointer._closed = True
+                with contextlib.suppress(CheckpointProblem, OSError):
+                    problems.append(checkpointer.finish_alone())
+        words = "; ".join(filter(None, problems))
+        if words:
+            sys.stderr.write(f"closeranks: {time.strftime('%H:%M:%S')} {words}\n")
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)  # the only way to an exit code from here
+
+
+_at_exit = _AtExit()
