@@ -114,7 +114,7 @@ def write_shard(  # noqa: PLR0913, PLR0917 -- where to, the two names of the sha
         raise SaveFailed(f"{attempt}: the image of writer {writer} was replaced while it was written")
     reused = sum(have.length for have in old if have is not None)
     bases = (previous.generation,) if previous is not None and reused else ()
-    index = _index(filled, attempt, writer, extents)
+    index = msgspec.structs.replace(_index(filled, attempt, writer, extents), bases=bases)
     return Written(index, bases, write.written_bytes, reused, work.digest_s, write.write_s)
 
 
