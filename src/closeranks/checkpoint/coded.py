@@ -1,7 +1,7 @@
 """Objects spread over peers, so that any ``parity`` of them may be lost: copies, or an erasure code.
 
-An object is cut into stripes of ``data`` blocks, each stripe gets ``parity`` more, and every block lies on a peer of its
-own as one fragment: a header with the digest, then the block. The name of a fragment tells the code and its place::
+An object is cut into stripes of ``data`` blocks, each stripe gets ``parity`` more, and every block lies on a peer of
+its own as one fragment: a header with the digest, then the block. A fragment's name tells the code and its place::
 
     <key>.f-<object bytes>-<data>-<parity>-<stripe>-<block>
 
@@ -133,7 +133,7 @@ class CodedStore:
                 self._settle(stripe, key, failed)
         finally:  # whatever happened, nothing reads the parts any more when this returns
             wait([future for stripe in under_way for _, future in stripe.sent])
-        self.weakened = "; ".join(f"{url}: {problem}" for url, problem in failed.items())
+        self.weakened = "; ".join(failed.values())
         return source.length
 
     def read_into(self, key: str, begin: int, target: Buffer) -> None:
@@ -200,7 +200,7 @@ class CodedStore:
         for number, block in enumerate(blocks):
             at = begin + number * length
             if on_piece is not None and at < code.object_bytes:
-                on_piece(at, memoryview(block)[: code.object_bytes - at])
+                on_piece(at, block.data[: code.object_bytes - at])
         parity = [np.empty(length, np.uint8) for _ in range(code.parity)]
         kernel().multiply(self._matrix[code.data :], blocks, parity)
         sent = []
@@ -252,26 +252,26 @@ class CodedStore:
         if missing and len(have) < first.code.data:
             raise Damaged(
                 f"{self.url}: {first.key}: expected {first.code.data} good fragments of stripe {first.stripe}, "
-                f"got {len(have)}: {'; '.join(problems)}",
+                f"got {len(have)}: {'; '.join(sorted(problems))}",
                 object_key=first.key,
             )
         if missing:
             have |= _recovered(first.code, have, missing)
         return {number: have[number] for number in {*wanted, *found}}
 
-    def _fetch(self, first: Fragment, numbers: Iterable[int]) -> tuple[dict[int, Bytes], list[str]]:
+    def _fetch(self, first: Fragment, numbers: Iterable[int]) -> tuple[dict[int, Bytes], set[str]]:
         """Blocks from the peers where they belong, at the same time; those that are not there are left out."""
         peers = self._order(first.key)
         futures = {n: peers[n % len(peers)].ask(_reader(first._replace(block=n))) for n in numbers}
-        have, problems = {}, []
+        have, problems = dict[int, Bytes](), set[str]()
         for number, future in futures.items():
             try:
                 have[number] = future.result()
             except CheckpointProblem as problem:
-                problems.append(str(problem))
+                problems.add(str(problem))
         return have, problems
 
-    def _search(self, fragment: Fragment, problems: list[str]) -> dict[int, Bytes]:
+    def _search(self, fragment: Fragment, problems: set[str]) -> dict[int, Bytes]:
         """A block from wherever it is: the peers may have been others when it was written."""
         peers = self._order(fragment.key)
         start = fragment.block % len(peers)
@@ -279,7 +279,7 @@ class CodedStore:
             try:
                 return {fragment.block: peer.ask(_reader(fragment)).result()}
             except CheckpointProblem as problem:
-                problems.append(str(problem))
+                problems.add(str(problem))
         return {}
 
     def _code(self, key: str) -> Code:
@@ -307,26 +307,28 @@ class CodedStore:
         return None
 
     def _all_rows(self, prefix: str) -> Iterator[Listed]:
-        for rows in self._everywhere(lambda store: list(store.list(prefix))):
+        for rows in self._everywhere(lambda store: tuple(store.list(prefix))):
             yield from rows
 
-    def _everywhere(self, do: Callable[[Store], _T]) -> list[_T]:
+    def _everywhere(self, do: Callable[[Store], _T]) -> tuple[_T, ...]:
         """What the peers that answer say.
 
         Raises:
             StoreProblem: more are silent than may be lost.
         """
         futures = [peer.ask(do) for peer in self._peers]
-        said: list[_T] = []
-        problems = []
+        said, problems = deque[_T](), set[str]()
         for future in futures:
             try:
                 said.append(future.result())
             except CheckpointProblem as problem:
-                problems.append(str(problem))
+                problems.add(str(problem))
         if len(said) < len(self._peers) - self._parity:
-            raise StoreProblem(f"{self.url}: {len(problems)} do not answer: {'; '.join(problems)}", transient=True)
-        return said
+            raise StoreProblem(
+                f"{self.url}: {len(self._peers) - len(said)} do not answer: {'; '.join(sorted(problems))}",
+                transient=True,
+            )
+        return tuple(said)
 
     def _order(self, key: str) -> tuple[_Peer, ...]:
         """The peers, beginning at one drawn from the key: so parity does not always fall to the same ones."""
@@ -335,8 +337,7 @@ class CodedStore:
 
 
 def _writer(name: str, block: Bytes) -> Callable[[Store], int]:
-    view = memoryview(block)
-    return lambda store: store.write(name, [memoryview(header_of(name, view)), view])
+    return lambda store: store.write(name, [memoryview(header_of(name, block.data)), block.data])
 
 
 def _reader(fragment: Fragment) -> Callable[[Store], Bytes]:
@@ -354,4 +355,3 @@ def _recovered(code: Code, have: dict[int, Bytes], missing: Sequence[int]) -> di
     matrix = recovery_matrix(code.data, code.parity, present, missing)
     kernel().multiply(matrix, [have[number] for number in present], blocks)
     return dict(zip(missing, blocks, strict=True))
-

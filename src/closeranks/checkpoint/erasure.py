@@ -41,7 +41,7 @@ def _products() -> Bytes:
         value <<= 1
         if value > 0xFF:  # noqa: PLR2004 -- a byte
             value ^= _POLYNOMIAL
-    products = powers[logarithms[:, None] + logarithms[None, :]]
+    products: Bytes = powers[logarithms[:, None] + logarithms[None, :]]
     products[0, :] = products[:, 0] = 0
     return products
 
@@ -102,7 +102,8 @@ def _multiply_strip(row: Bytes, inputs: Sequence[Bytes], output: Bytes, product:
 
 
 def _product(left: Bytes, right: Bytes) -> Bytes:
-    return np.bitwise_xor.reduce(PRODUCTS[left[:, :, None], right[None, :, :]], axis=1)
+    product: Bytes = np.bitwise_xor.reduce(PRODUCTS[left[:, :, None], right[None, :, :]], axis=1)
+    return product
 
 
 def _inverse(square: Bytes) -> Bytes:

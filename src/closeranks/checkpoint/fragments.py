@@ -91,7 +91,9 @@ def checked_block(name: str, data: bytes, block_bytes: int) -> Bytes:
     """
     block = memoryview(data)[HEADER_BYTES:]
     if len(block) != block_bytes or data[:HEADER_BYTES] != header_of(name, block):
-        raise Damaged(f"{name}: expected a block of {block_bytes:,} bytes with its digest, got other bytes", object_key=name)
+        raise Damaged(
+            f"{name}: expected a block of {block_bytes:,} bytes with its digest, got other bytes", object_key=name
+        )
     return np.frombuffer(block, np.uint8)
 
 
