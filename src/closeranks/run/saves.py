@@ -28,6 +28,8 @@ from closeranks.events import (
     SaveIntervalChosen,
     SnapshotTaken,
     StoreOpened,
+    TierMissed,
+    TierReached,
 )
 from closeranks.run.context import Context
 from closeranks.run.vault import Snapshot, Vault
@@ -81,6 +83,11 @@ class Saves:
         self._listen(client)
         self._hear(report)
         return ""
+
+    @property
+    def store_term(self) -> int:
+        """The term under which this run writes to the store."""
+        return self._store_term
 
     @property
     def generations(self) -> tuple[Kept, ...]:
@@ -390,6 +397,22 @@ class Saves:
     @_hear.register
     def _(self, report: keeper.SaveLost) -> None:
         self._tell(saving_protocol.SaveFailed(step=report.step, problem=report.problem))
+
+    @_hear.register
+    def _(self, report: keeper.TierKept) -> None:
+        self._context.note(
+            TierReached(
+                step=report.step,
+                tier=report.tier,
+                written_bytes=report.written_bytes,
+                took_s=report.seconds,
+                problem=report.weakened,
+            )
+        )
+
+    @_hear.register
+    def _(self, report: keeper.TierMissed) -> None:
+        self._context.note(TierMissed(step=report.step, tier=report.tier, problem=report.problem))
 
     @_hear.register
     def _(self, report: keeper.Dropped) -> None:

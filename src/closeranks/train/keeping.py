@@ -49,9 +49,7 @@ class Keeping:
         began_s = time.monotonic()
         image_bytes, problem = 0, ""
         try:
-            captured = capture.capture(
-                self._protected.everything(), self._local(seat, size), writer=seat, world=size
-            )
+            captured = capture.capture(self._protected.everything(), self._local(seat, size), writer=seat, world=size)
             capture.copy_into(captured, self._arenas[asked.slot], asked.step)
             image_bytes = sum(tensor.numel() * tensor.element_size() for tensor in captured.tensors)
         except (CheckpointProblem, TypeError, ValueError, OSError, RuntimeError) as error:
