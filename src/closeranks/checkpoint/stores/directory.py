@@ -56,7 +56,7 @@ class DirectoryStore:
         path = self._path(key)
         with self._said(f"{path}: creating an object of {len(data):,} bytes"):
             self._require_same_store()
-            self._folders.make(path.parent)
+            self._in_folder(path, lambda: None)
             # First what the caller may have seen, then what depends on it: a power cut must not keep only the latter.
             self._folders.show(path.parent)
             self._folders.settle()
@@ -184,13 +184,13 @@ class DirectoryStore:
 
     def _in_folder(self, path: Path, do: Callable[[], T]) -> T:
         """``do`` in a folder that is there: it may be taken away as empty, or be made by others, at any moment."""
-        folder = path.parent
+        top = self._root / path.relative_to(self._root).parts[0]  # the root itself is not made again: see "mounted"
         for left in reversed(range(_TRIES)):
-            self._folders.make(folder)
             try:
+                self._folders.make(path.parent)
                 return do()
             except FileNotFoundError:
-                self._folders.forget(folder)
+                self._folders.forget(top)  # another process may have taken away every empty folder up to the root
                 if left == 0:
                     raise
         raise AssertionError
