@@ -7,8 +7,6 @@ leaves a torn one, which nobody uses. Memory is kept from one save to the next: 
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import mmap
 import os
 import struct
@@ -20,8 +18,10 @@ import msgspec
 import xxhash
 
 from closeranks.checkpoint.format import ShardIndex, Slice
-from closeranks.checkpoint.image import IMAGE_LIMIT_BYTES, Layout, image_key, index_key
+from closeranks.checkpoint.image import Layout, image_key, index_key
+from closeranks.checkpoint.node_memory import available_bytes, populate
 from closeranks.checkpoint.problems import Damaged, StoreProblem
+from closeranks.checkpoint.shard_index import encode_index
 from closeranks.checkpoint.stores.store import Buffer, Listed, OnPiece
 
 IMAGE_AT: Final = 2 * 2**20
@@ -29,14 +29,13 @@ _PAGE = 4096
 _MAGIC: Final = b"crarena1"
 _EMPTY, _TORN, _COMPLETE = 0, 1, 2
 _STATE = struct.Struct("<8sQ")
-_NUMBERS = struct.Struct("<QqQQQ16s")  # the fields of _Numbers
-_SEAL = struct.Struct("<QQQ16s")  # turn, at, length, xxh3 of the index
+_NUMBERS = struct.Struct("<QqQQQ")  # the fields of _Numbers
+_SEAL = struct.Struct("<QQQ")  # turn, place and length of the index
+_DIGEST_BYTES = 16  # of the numbers before it and of the bytes that they point to
 _NUMBERS_AT, _SEAL_AT = 64, 256
 _META_LIMIT_BYTES: Final = 2**32
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; older kernels refuse it and fault page by page under the first copy
 _SLACK_BYTES = 4 * 2**20  # room for the state and the index, so that they seldom make the arena grow
 _Kind = TypeVar("_Kind")
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,7 +70,6 @@ class _Numbers(NamedTuple):
     image_bytes: int
     meta_at: int
     meta_bytes: int
-    meta_xxh3: bytes
 
 
 class Arena:
@@ -108,8 +106,7 @@ class Arena:
         self._mark(_TORN)
         turn = self._read_numbers().turn + 1
         self._reach(IMAGE_AT + layout.image_bytes + _SLACK_BYTES)
-        numbers = _Numbers(turn, step, layout.image_bytes, 0, 0, b"")
-        _NUMBERS.pack_into(self._bytes(), _NUMBERS_AT, *numbers)
+        _NUMBERS.pack_into(self._bytes(), _NUMBERS_AT, turn, step, layout.image_bytes, 0, 0)
         image = self._bytes()[IMAGE_AT : IMAGE_AT + layout.image_bytes]
         image[: len(layout.header)] = layout.header
         return image
@@ -125,10 +122,9 @@ class Arena:
             raise ValueError(f"arena: expected the image of step {numbers.step} to be finished, got step {step}")
         data = msgspec.json.encode(meta)
         at = _page_up(IMAGE_AT + numbers.image_bytes)
-        self._reach(at + len(data))
-        self._bytes()[at : at + len(data)] = data
-        whole = numbers._replace(meta_at=at, meta_bytes=len(data), meta_xxh3=_xxh3(data))
-        _NUMBERS.pack_into(self._bytes(), _NUMBERS_AT, *whole)
+        self._put(at, data)
+        whole = numbers._replace(meta_at=at, meta_bytes=len(data))
+        self._note(_NUMBERS_AT, _NUMBERS.pack(*whole), data)
         self._mark(_COMPLETE)
 
     def seal(self, index: ShardIndex) -> None:
@@ -138,9 +134,8 @@ class Arena:
             raise ValueError("arena: only a complete image can be sealed")
         data = msgspec.json.encode(index)
         at = _page_up(numbers.meta_at + numbers.meta_bytes)
-        self._reach(at + len(data))
-        self._bytes()[at : at + len(data)] = data
-        _SEAL.pack_into(self._bytes(), _SEAL_AT, numbers.turn, at, len(data), _xxh3(data))
+        self._put(at, data)
+        self._note(_SEAL_AT, _SEAL.pack(numbers.turn, at, len(data)), data)
 
     def turn(self) -> int:
         """The number of the image that the arena was last opened for; 0 before the first."""
@@ -156,9 +151,9 @@ class Arena:
         if state in (_EMPTY, _TORN):
             return None
         numbers = self._read_numbers()
-        if state != _COMPLETE or numbers.image_bytes > IMAGE_LIMIT_BYTES:
-            raise Damaged(f"arena: state {state}, image of {numbers.image_bytes} bytes: not an arena of ours")
-        data = self._checked("state beside the image", numbers.meta_at, numbers.meta_bytes, numbers.meta_xxh3)
+        if state != _COMPLETE:
+            raise Damaged(f"arena: expected state {_EMPTY}, {_TORN} or {_COMPLETE}, got {state}")
+        data = self._noted("state", _NUMBERS_AT, _NUMBERS.pack(*numbers), (numbers.meta_at, numbers.meta_bytes))
         meta = _decoded(data, Meta)
         image = self._span("image", IMAGE_AT, numbers.image_bytes)
         index = self._index(numbers.turn)
@@ -173,17 +168,26 @@ class Arena:
         self._map = None
 
     def _index(self, turn: int) -> ShardIndex | None:
-        sealed_turn, at, length, digest = _SEAL.unpack_from(self._bytes(), _SEAL_AT)
+        sealed_turn, at, length = _SEAL.unpack_from(self._bytes(), _SEAL_AT)
         if sealed_turn != turn:
             return None  # of an earlier image
-        return _decoded(self._checked("index", at, length, digest), ShardIndex)
+        return _decoded(self._noted("index", _SEAL_AT, _SEAL.pack(sealed_turn, at, length), (at, length)), ShardIndex)
 
-    def _checked(self, what: str, at: int, length: int, digest: bytes) -> bytes:
+    def _put(self, at: int, data: bytes) -> None:
+        self._reach(at + len(data))
+        self._bytes()[at : at + len(data)] = data
+
+    def _note(self, at: int, numbers: bytes, data: bytes) -> None:
+        self._bytes()[at : at + len(numbers) + _DIGEST_BYTES] = numbers + _xxh3(numbers, data)
+
+    def _noted(self, what: str, note_at: int, numbers: bytes, place: tuple[int, int]) -> bytes:
+        at, length = place
         if length > _META_LIMIT_BYTES:
             raise Damaged(f"arena: {what} of {length} bytes, more than {_META_LIMIT_BYTES}")
         data = bytes(self._span(what, at, length))
-        if _xxh3(data) != digest:
-            raise Damaged(f"arena: {what}: expected digest {digest.hex()}, got {_xxh3(data).hex()}")
+        expected, got = bytes(self._bytes()[note_at + len(numbers) :][:_DIGEST_BYTES]), _xxh3(numbers, data)
+        if got != expected:
+            raise Damaged(f"arena: {what}: expected digest {expected.hex()}, got {got.hex()}")
         return data
 
     def _span(self, what: str, at: int, length: int) -> Buffer:
@@ -207,12 +211,17 @@ class Arena:
     def _reach(self, size: int) -> None:
         """Grow to at least this size, with all pages present."""
         have = os.fstat(self.fd).st_size
-        if size > have:
-            try:
-                os.ftruncate(self.fd, _page_up(size))
-            except OSError as error:
-                raise StoreProblem(f"arena: {size} bytes of memory: {error.strerror}") from error
+        if size <= have:
+            return
+        free = available_bytes()
+        if size - have > free:
+            raise StoreProblem(f"arena: expected {size - have:,} bytes of free memory on this node, got {free:,}")
+        try:
+            os.ftruncate(self.fd, _page_up(size))
             self._bytes()
+        except OSError as error:
+            os.ftruncate(self.fd, have)
+            raise StoreProblem(f"arena: {size - have:,} bytes of memory: {error.strerror}") from error
 
     def _bytes(self) -> Buffer:
         """All of the memory as it is now; mapped anew when the arena has grown."""
@@ -222,7 +231,7 @@ class Arena:
                 raise Damaged(f"arena: expected at least {IMAGE_AT} bytes, got {size}")
             self._map = mmap.mmap(self.fd, size)
             self._mapped_bytes = size
-            _populate(self._map, size)
+            populate(self._map, size)
         return memoryview(self._map)
 
 
@@ -292,24 +301,18 @@ def _objects(arena: Arena) -> tuple[Filled, dict[str, Buffer]] | None:
     if filled is None or filled.index is None:
         return None
     index = filled.index
-    text = memoryview(msgspec.json.encode(index))
+    text = memoryview(encode_index(index))
     return filled, {image_key(index.attempt, index.writer): filled.image, index_key(index.attempt, index.writer): text}
-
-
-def _populate(memory: mmap.mmap, length: int) -> None:
-    """Let the kernel provide all pages now, in one call, instead of one by one under the copy."""
-    first = ctypes.c_char.from_buffer(memory)
-    failed = _LIBC.madvise(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(length), _MADV_POPULATE_WRITE)
-    if failed and ctypes.get_errno() in (errno.ENOMEM, errno.EFAULT):
-        raise StoreProblem(f"arena: {length} bytes of memory: {os.strerror(ctypes.get_errno())}")
 
 
 def _page_up(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
 
 
-def _xxh3(data: bytes) -> bytes:
-    return xxhash.xxh3_128(data).digest()
+def _xxh3(numbers: bytes, data: bytes) -> bytes:
+    digest = xxhash.xxh3_128(numbers)
+    digest.update(data)
+    return digest.digest()
 
 
 def _decoded(data: bytes, kind: type[_Kind]) -> _Kind:

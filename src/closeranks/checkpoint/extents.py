@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from closeranks.checkpoint.format import Extent, ShardIndex, Slice
 
 CHUNK_BYTES: Final = 8 * 2**20
+CHUNK_LEAST_BYTES: Final = 4096
 CHUNK_LIMIT_BYTES: Final = 64 * 2**20
 EXTENT_LIMIT_BYTES: Final = 128 * 2**20  # of a reader's scratch; holds the largest header and the largest chunk
 
@@ -29,10 +30,10 @@ def cut(slices: Iterable[Slice], image_bytes: int, chunk_bytes: int = CHUNK_BYTE
     No extent but the header is longer than ``chunk_bytes``.
 
     Raises:
-        ValueError: chunk_bytes is not between 4096 and CHUNK_LIMIT_BYTES, or the slices do not fill the image.
+        ValueError: chunk_bytes is out of its bounds, or the slices do not fill the image.
     """
-    if not 4096 <= chunk_bytes <= CHUNK_LIMIT_BYTES:
-        raise ValueError(f"chunk_bytes: expected 4096 to {CHUNK_LIMIT_BYTES}, got {chunk_bytes}")
+    if not CHUNK_LEAST_BYTES <= chunk_bytes <= CHUNK_LIMIT_BYTES:
+        raise ValueError(f"chunk_bytes: expected {CHUNK_LEAST_BYTES} to {CHUNK_LIMIT_BYTES}, got {chunk_bytes}")
     places = sorted((part.at, part.length) for part in slices if part.length)
     begin = at = places[0][0] if places else image_bytes
     cuts = [Cut(0, begin)] if begin else []

@@ -14,7 +14,7 @@ from closeranks.checkpoint.codec import decompress
 from closeranks.checkpoint.format import Extent, ShardIndex, ShardRef
 from closeranks.checkpoint.problems import Damaged
 from closeranks.checkpoint.rows import Rows, rows_of, scatter
-from closeranks.checkpoint.shard_index import INDEX_LIMIT_BYTES, decode_index
+from closeranks.checkpoint.shard_index import INDEX_LIMIT_BYTES, decode_index, is_data_key
 from closeranks.checkpoint.stores.store import Buffer, Store
 
 THREADS: Final = 4
@@ -53,6 +53,8 @@ def read_index(store: Store, ref: ShardRef) -> ShardIndex:
         StoreProblem: the store does not answer.
     """
     where = ref.object
+    if not is_data_key(where):
+        raise _damaged(where[:200], "a commit cannot refer to this key")
     if not 0 < ref.length <= INDEX_LIMIT_BYTES:
         raise _damaged(where, f"an index of {ref.length} bytes, expected 1 to {INDEX_LIMIT_BYTES}")
     data = store.read(where, ref.length)

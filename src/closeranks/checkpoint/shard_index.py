@@ -16,7 +16,8 @@ from closeranks.checkpoint.codec import CODECS
 from closeranks.checkpoint.extents import EXTENT_LIMIT_BYTES
 from closeranks.checkpoint.format import DATA_PREFIX, FORMAT, Extent, ShardIndex, Slice
 from closeranks.checkpoint.image import DTYPES, IMAGE_LIMIT_BYTES, box_problem
-from closeranks.checkpoint.problems import Damaged, StoreRefused
+from closeranks.checkpoint.problems import Damaged, StoreProblem, StoreRefused
+from closeranks.checkpoint.stores.keys import checked_key
 
 INDEX_LIMIT_BYTES: Final = 2**30  # two million extents; more is not read into memory
 _STORED_LIMIT_BYTES: Final = 2 * EXTENT_LIMIT_BYTES
@@ -107,14 +108,22 @@ def _extent_problem(extent: Extent) -> str:
         return f"codec {extent.codec!r} is not one of {CODECS}; a newer version may know it"
     if not extent.codec and extent.stored != extent.length:
         return f"{extent.stored} bytes that hold {extent.length} without a codec"
-    if extent.begin < 0 or not extent.object.startswith(DATA_PREFIX):
-        return f"byte {extent.begin} of {extent.object!r} is no place for data"
+    if extent.begin < 0 or not is_data_key(extent.object):
+        return f"byte {extent.begin} of {extent.object[:200]!r} is no place for data"
     if not extent.xxh3 and not extent.blake3:
         return "it has no digest, so nothing can tell whether its bytes are right"
     for digest, digits in ((extent.xxh3, _XXH3_DIGITS), (extent.blake3, _BLAKE3_DIGITS)):
         if digest and (len(digest) != digits or not _HEX.fullmatch(digest)):
             return f"{digest!r} is no digest"
     return ""
+
+
+def is_data_key(key: str) -> bool:
+    """Whether a store keeps data under this key, which came from outside."""
+    try:
+        return checked_key(key, "").startswith(DATA_PREFIX)
+    except StoreProblem:
+        return False
 
 
 def _digest(line: bytes) -> bytes:
