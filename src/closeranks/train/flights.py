@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from closeranks.checkpoint.arena import Arena
 from closeranks.checkpoint.commit_log import CommitLog
+from closeranks.checkpoint.gather import publish_failure
 from closeranks.checkpoint.keeper_client import KeeperClient, KeeperLost, start_keeper
 from closeranks.checkpoint.keeper_config import KeeperConfig
 from closeranks.checkpoint.keeper_messages import Committed, Freed, Kept, Opened, Publish, Refused, SaveLost
@@ -204,17 +206,19 @@ class Flights:
                 flight.problem = "it was not due in the durable store"
             case SaveLost():
                 flight.problem = report.problem
-                self._look_into_the_log(flight)
+                if not report.tier:  # the keeper did not say so itself: it is gone
+                    self._settle(flight)
 
-    def _look_into_the_log(self, flight: Flight) -> None:
-        """A keeper that died may have committed before: the log knows."""
+    def _settle(self, flight: Flight) -> None:
+        """A keeper that died may have committed before: the log knows. If not, nobody shall wait for its part."""
+        publish = flight.publish
         try:
             store = open_store(self._config.store)
-            try:
-                generation = CommitLog(store).refresh().attempts.get(flight.publish.attempt)
-            finally:
-                store.close()
         except CheckpointProblem:
             return  # what was reported stands
-        if generation is not None:
-            flight.saved, flight.problem, flight.told = Saved(flight.publish.step, generation, 0, 0, {}), "", True
+        with contextlib.closing(store), contextlib.suppress(CheckpointProblem):
+            generation = CommitLog(store).refresh().attempts.get(publish.attempt)
+            if generation is None:
+                publish_failure(store, publish.attempt, publish.writers[0], flight.problem)
+            else:
+                flight.saved, flight.problem, flight.told = Saved(publish.step, generation, 0, 0, {}), "", True
