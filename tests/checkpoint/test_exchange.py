@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 
 import closeranks.checkpoint as ck
+from checkpoint.test_capture import state_bits, trained
 from closeranks.checkpoint.problems import Damaged, NothingToRestore, StoreRefused
 from closeranks.train.exchange import (
     Origin,
@@ -25,7 +26,6 @@ from closeranks.train.exchange import (
     import_safetensors,
     import_torch,
 )
-from tests.checkpoint.test_capture import state_bits, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning:torch")
 
@@ -143,7 +143,7 @@ def test_metadata_cannot_reach_into_our_own_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../outside", "/etc/hostname"])
 def test_a_dcp_file_outside_of_its_folder_is_not_read(tmp_path: Path, name: str) -> None:
     dcp.save({"a": torch.ones(2)}, checkpoint_id=tmp_path / "dcp", no_dist=True)
-    metadata = pickle.loads((tmp_path / "dcp/.metadata").read_bytes())
+    metadata = pickle.loads((tmp_path / "dcp/.metadata").read_bytes())  # noqa: S301 - written a line above
     for info in metadata.storage_data.values():
         info.relative_path = name
     (tmp_path / "dcp/.metadata").write_bytes(pickle.dumps(metadata))
@@ -187,7 +187,7 @@ def test_an_export_takes_no_ones_place_and_leaves_nothing_when_it_fails(store: s
     image.chmod(0o600)
     image.write_bytes(data)
     try:
-        with pytest.raises(NothingToRestore, match="blake3|xxh3"):
+        with pytest.raises(NothingToRestore, match="expected blake3"):
             export_dcp(store, tmp_path / "out")
         assert sorted(p.name for p in tmp_path.iterdir()) == ["taken"]
     finally:
