@@ -256,8 +256,10 @@ class Load(_Message, frozen=True, tag=True):
     """
 
     step: int
-    generation: int | None  # of the store; None: only in memory
+    generation: int | None  # of the store; None: it was not committed
     store: str
+    tiers: str = ""  # the file that names further homes to look at
+    world: int = 0  # seats that saved what these further homes hold
     descriptors: int = 0
 
 

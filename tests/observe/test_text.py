@@ -24,6 +24,8 @@ from closeranks.events import (
     StateLoaded,
     StepClosed,
     StoreOpened,
+    TierMissed,
+    TierReached,
 )
 from closeranks.observe.text import Level, describe, level_of, log_line, one_line
 from synthetic_journal import eventful_run
@@ -39,6 +41,8 @@ OTHERS = (
     SnapshotTaken(save=1, step=50, image_bytes=1000, pause_s=0.01),
     CheckpointCommitted(save=1, step=50, generation=7, written_bytes=1000, reused_bytes=0, took_s=0.5),
     SaveFailed(step=60, problem="no space left"),
+    TierReached(step=50, tier="peers", written_bytes=10, took_s=0.1),
+    TierMissed(step=50, tier="disk", problem="no space left"),
     CheckpointsRetired(generations=(3, 4), freed_bytes=2000),
     CheckpointVerified(generation=7, held=True, detail="4 shards", took_s=0.2),
     StateLoaded(step=40, source="store", took_s=0.3),

@@ -53,7 +53,7 @@ class Keeper:
         self._drill_s = None if config.drill_every_s is None else time.monotonic() + config.drill_every_s
 
     def run(self, messages: Iterable[Message]) -> None:
-        """Serve, beginning with these messages, until the parent says Finish or is gone, and what was taken has ended."""
+        """Serve, these messages first, until the parent says Finish or is gone and what was taken has ended."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever interrupts the run tells its supervisor
         for number in (signal.SIGTERM, _PARENT_GONE):
             signal.signal(number, lambda number, _frame: self._mailbox.post(Event("signal", save=number)))

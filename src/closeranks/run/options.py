@@ -220,7 +220,8 @@ def parse(argv: Sequence[str], earlier: Callable[[str], RunOptions] | None = Non
     resume = values.get("resume")
     if isinstance(resume, str) and resume != _AUTO and earlier is not None:
         # What belongs to one run only is not taken over: its folder, and where it had come from.
-        kept = msgspec.structs.asdict(msgspec.structs.replace(earlier(resume), run_dir=None))
+        before = earlier(resume)
+        kept = msgspec.structs.asdict(msgspec.structs.replace(before, run_dir=None, job=job_name(before)))
         values = {**kept, **values}
         if rest:
             values.update(target=rest[0], args=tuple(rest[1:]))

@@ -50,9 +50,7 @@ def overwrite(draw: random.Random, objects: Objects, key: str) -> dict[str, byte
     """A range with zeros, or with noise."""
     data = objects[key]
     begin, end = _range(draw, len(data))
-    return {
-        key: data[:begin] + (bytes(end - begin) if draw.random() < 0.5 else draw.randbytes(end - begin)) + data[end:]
-    }
+    return {key: data[:begin] + draw.choice((bytes(end - begin), draw.randbytes(end - begin))) + data[end:]}
 
 
 def truncate(draw: random.Random, objects: Objects, key: str) -> dict[str, bytes | None]:
@@ -147,7 +145,7 @@ class Bench:
         """One case, and the store as it was before it."""
         draw = random.Random(f"{seed} {number}")  # noqa: S311 -- replayed, not secret
         key, harm = draw.choice(sorted(self.objects)), draw.choice(HARMS)
-        homes: tuple[Store, ...] = (self._store, self._second) if draw.random() < 0.5 else (self._store,)
+        homes: tuple[Store, ...] = draw.choice(((self._store, self._second), (self._store,)))
         changed = harm(draw, self.objects, key)
         try:
             for one, data in changed.items():

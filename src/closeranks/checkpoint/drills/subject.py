@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from closeranks.checkpoint.arena import Arena, Filled, Meta
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.format import Manifest, ShardIndex, ShardRef
 from closeranks.checkpoint.gather import publish_index
 from closeranks.checkpoint.history import Generation
-from closeranks.checkpoint.image import Leaf, lay_out
+from closeranks.checkpoint.image import DTYPES, Leaf, lay_out
 from closeranks.checkpoint.keys import attempt_name
 from closeranks.checkpoint.problems import Damaged, NothingToRestore
 from closeranks.checkpoint.reading import Region, fetch, read_index
@@ -36,11 +39,12 @@ class State(NamedTuple):
 
 
 def leaves_of(writer: int) -> tuple[Leaf, ...]:
-    """A frozen table cut by columns among the writers, one that is trained, and small ones."""
+    """A frozen table cut by columns among the writers, two that are trained, and small ones."""
     half = _COLUMNS // WORLD
     return (
         Leaf("frozen", "F32", (100, _COLUMNS), (0, writer * half), (100, half)),
         Leaf("trained", "BF16", (90, _COLUMNS), (writer * 45, 0), (45, _COLUMNS)),
+        Leaf("moment", "F32", (60, _COLUMNS), (writer * 30, 0), (30, _COLUMNS)),
         Leaf(f"seat/{writer}/counter", "I64", (), (), ()),
         Leaf(f"empty{writer}", "F32", (0, 3), (0, 0), (0, 3)),
     )
@@ -141,3 +145,15 @@ def _state(step: int, images: Sequence[Filled]) -> State:
 
 def _manifest(attempt: str, step: int, shards: tuple[ShardRef, ...], bases: tuple[int, ...]) -> Manifest:
     return Manifest(attempt=attempt, step=step, world=WORLD, layout="sharded", shards=shards, bases=bases)
+
+
+def whole_tensors(state: State) -> dict[str, bytes]:
+    """The bytes of every tensor that has any, put together from its boxes."""
+    whole: dict[str, np.ndarray[Any, Any]] = {}
+    for leaf in (leaf for writer in range(WORLD) for leaf in leaves_of(writer)):
+        data = np.frombuffer(state.tensors[leaf.name, leaf.offsets], f"V{DTYPES[leaf.dtype]}").reshape(leaf.shape)
+        if data.size:
+            tensor = whole.setdefault(leaf.name, np.zeros(leaf.global_shape, data.dtype))
+            ends = (begin + size for begin, size in zip(leaf.offsets, leaf.shape, strict=True))
+            tensor[tuple(itertools.starmap(slice, zip(leaf.offsets, ends, strict=True)))] = data
+    return {name: tensor.tobytes() for name, tensor in whole.items()}
