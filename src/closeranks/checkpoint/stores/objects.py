@@ -33,10 +33,11 @@ class ObjectStore:
 
     def create(self, key: str, data: bytes) -> bool:
         """See Store. Also True when exactly these bytes are there already: a client may have sent a request twice."""
-        return self._put_new(key, data)
+        return self._put_new(checked_key(key, self.url), data)
 
     def write(self, key: str, parts: Sequence[Buffer], on_piece: OnPiece | None = None) -> int:
         """See Store. An upload that fails is given up: nothing of it becomes visible."""
+        checked_key(key, self.url)
         length = sum(part.nbytes for part in parts)
         if length <= PART_BYTES:
             whole = b"".join(piece for _, piece in _pieces(parts, on_piece, PART_BYTES))
@@ -52,6 +53,7 @@ class ObjectStore:
         """See Store."""
         import obstore
 
+        checked_key(key, self.url)
         view = target.cast("B")
         if not len(view):
             if self._length(key) is None:
@@ -63,7 +65,7 @@ class ObjectStore:
             with self._reading(key):
                 got = obstore.get_ranges(
                     self._client,
-                    checked_key(key, self.url),
+                    key,
                     starts=[begin + first + start for start in starts],
                     lengths=[min(PART_BYTES, len(batch) - start) for start in starts],
                     coalesce=0,
@@ -78,8 +80,9 @@ class ObjectStore:
         """See Store."""
         import obstore
 
+        checked_key(key, self.url)
         with self._reading(key):
-            answer = obstore.get(self._client, checked_key(key, self.url))
+            answer = obstore.get(self._client, key)
             length = answer.meta["size"]
             if length <= limit_bytes:
                 return bytes(answer.bytes())
@@ -131,7 +134,7 @@ class ObjectStore:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         try:
-            obstore.put(self._client, checked_key(key, self.url), data, mode="create", use_multipart=False)
+            obstore.put(self._client, key, data, mode="create", use_multipart=False)
         except (AlreadyExistsError, PreconditionError) as error:
             try:
                 return self.read(key, len(data)) == data
@@ -177,7 +180,7 @@ class ObjectStore:
         import obstore
 
         try:
-            return int(obstore.head(self._client, checked_key(key, self.url))["size"])
+            return int(obstore.head(self._client, key)["size"])
         except FileNotFoundError as error:
             self._said_absent(error, [key])
             return None
@@ -192,8 +195,6 @@ class ObjectStore:
     def _reading(self, key: str) -> Iterator[None]:
         try:
             yield
-        except StoreProblem:
-            raise
         except FileNotFoundError as error:
             self._said_absent(error, [key])
             raise self._damaged(key, "an object", "none") from error
