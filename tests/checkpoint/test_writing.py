@@ -103,6 +103,22 @@ def test_a_new_tensor_in_front_does_not_make_the_others_be_written_again(arena, 
     assert all_bytes(store, second.index)["frozen"] == bytes_of("frozen", 40_000)
 
 
+def test_a_save_of_which_all_changed_is_a_whole_image_again_though_its_header_is_the_same(arena, store):
+    first = write_shard(store, ATTEMPT, 0, fill(arena, LEAVES), SMALL)
+    again = fill(arena, LEAVES, content=lambda name, length: bytes_of(name, length, 1))
+    second = write_shard(store, NEXT, 0, again, SMALL, Previous(7, first.index))
+    assert (second.reused_bytes, second.bases) == (0, ())
+    assert len(safetensors.deserialize(store.read(image_key(NEXT, 0), 2**20))) == len(LEAVES)
+
+
+def test_too_little_to_reuse_is_written_again(arena, store):
+    leaves = [whole("frozen", 1000), *(whole(f"trained{n}", 1100) for n in range(30))]
+    first = write_shard(store, ATTEMPT, 0, fill(arena, leaves), SMALL)
+    again = fill(arena, leaves, content=lambda name, length: bytes_of(name, length, name != "frozen"))
+    second = write_shard(store, NEXT, 0, again, SMALL, Previous(7, first.index))
+    assert (second.reused_bytes, second.bases) == (0, ())
+
+
 def test_so_many_generations_later_all_is_written_again(arena, store):
     first = write_shard(store, ATTEMPT, 0, fill(arena, LEAVES), SMALL)
     options = replace(SMALL, full_every=3)

@@ -15,7 +15,7 @@ if __name__ == "__main__":
     expected = {
         generation: {
             "step": truth.step,
-            "state": {number: {"shared": s, "local": l} for number, (s, l) in enumerate(truth.beside)},
+            "state": {number: {"shared": s, "local": own} for number, (s, own) in enumerate(truth.beside)},
             "blake3": {name: blake3(data).hexdigest() for name, data in whole_tensors(truth).items()},
         }
         for generation, truth in truths.items()
