@@ -3,10 +3,10 @@ import random
 import threading
 
 import pytest
-from checkpoint.hooked_store import HookedStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checkpoint.hooked_store import HookedStore
 from closeranks.checkpoint import fragments
 from closeranks.checkpoint.coded import CodedStore
 from closeranks.checkpoint.problems import Damaged, StoreProblem, StoreRefused
