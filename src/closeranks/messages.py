@@ -6,6 +6,8 @@ Every message that acts on the membership carries its term; a receiver drops wha
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from closeranks import frames

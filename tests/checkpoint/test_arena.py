@@ -3,8 +3,8 @@ import struct
 
 import msgspec
 import pytest
-from checkpoint.images import ATTEMPT, bytes_of, fill, whole
 
+from checkpoint.images import ATTEMPT, bytes_of, fill, whole
 from closeranks.checkpoint.arena import Arena, ArenaStore, Meta
 from closeranks.checkpoint.image import image_key, index_key, lay_out
 from closeranks.checkpoint.problems import Damaged, StoreProblem
@@ -100,7 +100,7 @@ def test_memory_that_was_reserved_is_there_before_the_first_image(arena):
 
 
 def test_memory_that_nobody_has_is_a_problem_with_words(arena):
-    with pytest.raises(StoreProblem, match="expected .* bytes of free memory"):
+    with pytest.raises(StoreProblem, match=r"expected .* bytes of free memory"):
         arena.reserve(2**62)
 
 

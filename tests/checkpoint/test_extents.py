@@ -1,8 +1,8 @@
 import pytest
-from checkpoint.images import whole
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkpoint.images import whole
 from closeranks.checkpoint.extents import Cut, cut, known
 from closeranks.checkpoint.format import Extent, ShardIndex
 from closeranks.checkpoint.image import lay_out

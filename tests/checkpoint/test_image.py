@@ -5,19 +5,12 @@ import pytest
 import safetensors
 import safetensors.torch
 import torch
-from checkpoint.images import bytes_of, whole
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkpoint.images import bytes_of, whole
 from closeranks.checkpoint.image import ALIGNMENT_BYTES, DTYPES, HEADER_LIMIT_BYTES, Leaf, lay_out, read_header
 from closeranks.checkpoint.problems import Damaged
-
-TORCH_NAMES = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "C64", "BOOL", "I64", "I32", "I16", "I8"} | {
-    "U64",
-    "U32",
-    "U16",
-    "U8",
-}
 
 
 @st.composite
@@ -69,12 +62,11 @@ def test_a_header_reads_back_as_it_was_laid_out(leaves):
     assert sorted((s.at, s.length) for s in header.tensors.values()) == sorted((s.at, s.length) for s in layout.slices)
 
 
-@pytest.mark.parametrize("dtype", sorted(TORCH_NAMES))
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
 def test_torch_reads_every_type_that_an_image_may_have(dtype):
     _, image = image_of([whole("x", 3, dtype=dtype)])
     tensor = safetensors.torch.load(image)["x"]
     assert tensor.view(torch.uint8).numpy().tobytes() == bytes_of("x", 3 * DTYPES[dtype])
-    assert TORCH_NAMES == set(DTYPES)
 
 
 @pytest.mark.parametrize(

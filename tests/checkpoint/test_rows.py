@@ -20,7 +20,9 @@ def cases(draw):
 
 def slice_of(dtype, shape, at):
     length = int(np.prod(shape, dtype=int)) * ITEMS[dtype]
-    return Slice(name="x", dtype=dtype, global_shape=shape, offsets=(0,) * len(shape), shape=shape, at=at, length=length)
+    return Slice(
+        name="x", dtype=dtype, global_shape=shape, offsets=(0,) * len(shape), shape=shape, at=at, length=length
+    )
 
 
 @given(cases())

@@ -19,9 +19,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
     trials: list[Trial] = []
 
     def make(
-        situation: str, *options: str, script: tuple[str, ...] = (), launcher: tuple[str, ...] = LAUNCHER
+        situation: str, *options: str, script: tuple[str, ...] | None = None, launcher: tuple[str, ...] = LAUNCHER
     ) -> Trial:
-        words = script or (str(RANK), situation, str(STEPS))
+        words = (str(RANK), situation, str(STEPS)) if script is None else script
         folder = tmp_path / f"{len(trials)}"
         folder.mkdir()
         trials.append(Trial(folder, *options, *words, launcher=launcher))

@@ -22,6 +22,7 @@ import closeranks as cr
 
 WIDTH = 32
 POLL_S = 0.02
+STEP_S = 0.06  # a save is asked for a few steps ahead: the run must not be over by then
 HOLD = int(os.environ.get("LASTING_HOLD", "-1"))
 SHARDED = os.environ.get("LASTING_KIND") == "sharded"
 
@@ -93,14 +94,15 @@ def main(steps: int) -> None:
     torch.set_num_threads(1)
     job = cr.join(seed=7)
     inner = net()
+    first, *_, last = list(inner.parameters())
+    first.requires_grad_(SHARDED)  # a frozen layer
     if SHARDED:
         fully_shard(inner)
         model = inner
     else:
         model = DistributedDataParallel(inner, broadcast_buffers=False)
-    first, *_, last = list(inner.parameters())
+    first, *_, last = list(inner.parameters())  # sharding has replaced them
     rest = [p for p in inner.parameters() if p is not first and p is not last]
-    first.requires_grad_(SHARDED)
     groups = [{"params": [first], "lr": 0.0}, {"params": rest, "name": "middle"}, {"params": [last], "lr": 3e-3}]
     optimizer = torch.optim.AdamW(groups, lr=1e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
@@ -120,6 +122,7 @@ def main(steps: int) -> None:
                 while not (Path(os.environ["CLOSERANKS_RUN_DIR"]) / "go").exists():
                     never.wait(POLL_S)
         with step:
+            never.wait(STEP_S)
             loss = (model(step.batch) - step.batch).square().mean() * (1 + curriculum.hardness)
             loss.backward()
             step.report(loss=loss)

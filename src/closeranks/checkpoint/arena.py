@@ -83,15 +83,16 @@ class Arena:
     @classmethod
     def create(cls, label: str) -> Arena:
         """A new, empty arena; nobody else can open it but by its descriptor."""
-        arena = cls(os.memfd_create(f"closeranks-{label}", os.MFD_CLOEXEC))
-        arena._reach(IMAGE_AT)
-        arena._mark(_EMPTY)
-        return arena
+        return cls.of(os.memfd_create(f"closeranks-{label}", os.MFD_CLOEXEC))
 
     @classmethod
     def of(cls, fd: int) -> Arena:
-        """The arena behind a descriptor, which it owns from now on."""
-        return cls(fd)
+        """The arena behind a descriptor, which it owns from now on; memory without a byte becomes an empty arena."""
+        arena = cls(fd)
+        if os.fstat(fd).st_size == 0:
+            arena._reach(IMAGE_AT)
+            arena._mark(_EMPTY)
+        return arena
 
     def reserve(self, image_bytes: int) -> None:
         """Fetch the memory for an image of this size ahead of the first save.

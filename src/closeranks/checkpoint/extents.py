@@ -30,7 +30,7 @@ def cut(slices: Iterable[Slice], image_bytes: int, chunk_bytes: int = CHUNK_BYTE
     No extent but the header is longer than ``chunk_bytes``.
 
     Raises:
-        ValueError: chunk_bytes is not between CHUNK_LEAST_BYTES and CHUNK_LIMIT_BYTES, or the slices do not fill the image.
+        ValueError: chunk_bytes is out of its bounds, or the slices do not fill the image.
     """
     if not CHUNK_LEAST_BYTES <= chunk_bytes <= CHUNK_LIMIT_BYTES:
         raise ValueError(f"chunk_bytes: expected {CHUNK_LEAST_BYTES} to {CHUNK_LIMIT_BYTES}, got {chunk_bytes}")

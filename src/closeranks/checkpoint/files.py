@@ -101,7 +101,7 @@ class Files(Protocol):
         ...
 
     def names(self, folder: Path) -> list[tuple[str, bool]]:
-        """Names in a folder, and whether each is a folder."""
+        """Names in a folder, and whether each is a folder; a symbolic link is none."""
         ...
 
     def free_bytes(self, path: Path) -> int:
@@ -196,7 +196,7 @@ class RealFiles:
     def names(self, folder: Path) -> list[tuple[str, bool]]:
         """See Files."""
         with os.scandir(folder) as entries:
-            return [(entry.name, entry.is_dir()) for entry in entries]
+            return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
 
     def free_bytes(self, path: Path) -> int:
         """See Files."""

@@ -53,7 +53,7 @@ class Keeper:
         self._drill_s = None if config.drill_every_s is None else time.monotonic() + config.drill_every_s
 
     def run(self, messages: Iterable[Message]) -> None:
-        """Serve these first, then until the parent says Finish or is gone, and what was taken is done or its deadline is over."""
+        """Serve, beginning with these messages, until the parent says Finish or is gone, and what was taken has ended."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever interrupts the run tells its supervisor
         for number in (signal.SIGTERM, _PARENT_GONE):
             signal.signal(number, lambda number, _frame: self._mailbox.post(Event("signal", save=number)))
@@ -172,11 +172,11 @@ class Keeper:
                 self._follow(self._book.has_read(event.save, event.tier, now_s))
             case "ended":
                 self._follow(self._book.ended(event.save, event.tier, event.report, now_s))
-            case "digested" if self._book.sealed(event.save):
+            case "digested" if (publish := self._book.holds(event.save)) is not None:
                 # Here and not in the thread: the arenas are the save's own until Freed goes out from this thread.
                 for arena, index in event.seals:
                     arena.seal(index)
-                self._tell(Sealed(save=event.save, step=event.step))
+                self._tell(Sealed(save=publish.save, step=publish.step))
             case "committed" if self._config.lead and not self._waiting[_TIDY]:
                 self._begin(_TIDY, self._tasks.tidy)
             case "idle":

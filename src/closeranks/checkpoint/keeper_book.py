@@ -56,10 +56,10 @@ class Book:
         save = self._saves[publish.save] = _Save(publish, tiers, now_s)
         return self._settled(save, [], [], now_s)
 
-    def sealed(self, number: int) -> bool:
-        """Whether the save's arenas are still its own, so that a seal may be put on them."""
+    def holds(self, number: int) -> Publish | None:
+        """The save if the arenas are still its own, so that a seal may be put on them."""
         save = self._saves.get(number)
-        return save is not None and not save.freed
+        return None if save is None or save.freed else save.publish
 
     def has_read(self, number: int, tier: str, now_s: float) -> Outcome:
         """The tier has no more need of the arenas."""
@@ -113,7 +113,7 @@ class Book:
 
     def _give_up(self, save: _Save, problem: str, now_s: float) -> Outcome:
         given_up = [(save.publish.save, tier) for tier in sorted(save.working)]
-        reports = [lost(save.publish, tier, problem) for tier in sorted(save.working)]
+        reports: list[FromKeeper] = [lost(save.publish, tier, problem) for tier in sorted(save.working)]
         save.final = save.final or DURABLE in save.working
         save.working.clear()
         save.reading.clear()

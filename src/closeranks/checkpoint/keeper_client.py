@@ -174,13 +174,13 @@ class KeeperClient:
         """Let it finish by the deadline, end it, and return its last reports. Not an error when it is gone already."""
         if self._closed:
             return []
+        end_s = time.monotonic() + deadline_s + _EXIT_S
         if not self._lost:
             self.send(Finish(deadline_s=deadline_s))
-            end_s = time.monotonic() + deadline_s + _EXIT_S
-            while not self._lost and self._wait_readable(end_s):
-                self._flush()
-                self._read()
-                self._look_at_deadlines()
+        while not self._lost and self._wait_readable(end_s):
+            self._flush()
+            self._read()
+            self._look_at_deadlines()
         self._lose("was ended")
         self._closed = True
         reports = list(self._unread)

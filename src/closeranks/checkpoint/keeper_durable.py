@@ -11,7 +11,7 @@ import msgspec
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.format import Manifest
 from closeranks.checkpoint.gather import Patience, gather
-from closeranks.checkpoint.history import History
+from closeranks.checkpoint.history import History, Verification
 from closeranks.checkpoint.keeper_config import KeeperConfig
 from closeranks.checkpoint.keeper_messages import Committed, Dropped, Known, Opened, Publish
 from closeranks.checkpoint.keeper_work import Ticket
@@ -96,7 +96,7 @@ class Durable:
         began_s = time.monotonic()
         self._require_current(publish)
         try:
-            parts = write_parts(self.store, ticket, publish, self._options, self._bases)
+            parts = write_parts(self.store, ticket, publish, self._options, self._usable_bases())
             ticket.has_read()
             written_s = time.monotonic()
             generation, gathered_s = self._agreed(ticket, publish)
@@ -178,6 +178,15 @@ class Durable:
             ticket.wait(pause_s)
             pause_s = min(2 * pause_s, _LOOK_S_MAX)
 
+    def _usable_bases(self) -> dict[tuple[str, int], Previous]:
+        """Without those that are retired, or that a drill found broken: what they have is not referred to again."""
+        alive = self.log.history.generations
+        return {
+            key: previous
+            for key, previous in self._bases.items()
+            if previous.generation in alive and alive[previous.generation].verified is not Verification.BROKEN
+        }
+
     def _remember(self, publish: Publish, generation: int, parts: tuple[Part, ...]) -> None:
         for part in parts:
             self._bases[publish.group, part.index.writer] = Previous(generation, part.index, part.depth)
@@ -194,4 +203,3 @@ def _known(history: History) -> tuple[Known, ...]:
         )
         for one in sorted(history.generations.values(), key=lambda one: -one.number)
     )
-

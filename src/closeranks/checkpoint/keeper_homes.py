@@ -11,14 +11,15 @@ import msgspec
 
 from closeranks.checkpoint.format import DATA_PREFIX
 from closeranks.checkpoint.gather import publish_index
+from closeranks.checkpoint.image import image_key
 from closeranks.checkpoint.keeper_config import KeeperConfig
 from closeranks.checkpoint.keeper_messages import Publish, TierKept
 from closeranks.checkpoint.keeper_work import Ticket
 from closeranks.checkpoint.keeper_writing import paced, write_parts
-from closeranks.checkpoint.keys import attempt_of, attempt_prefix, image_key
+from closeranks.checkpoint.keys import attempt_of, attempt_prefix
+from closeranks.checkpoint.problems import CheckpointProblem
 from closeranks.checkpoint.stores.directory import DirectoryStore
 from closeranks.checkpoint.stores.store import Store
-from closeranks.checkpoint.problems import CheckpointProblem
 from closeranks.checkpoint.tiers import Tier
 
 

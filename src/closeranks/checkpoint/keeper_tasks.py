@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.keeper_book import lost
 from closeranks.checkpoint.keeper_config import KeeperConfig
 from closeranks.checkpoint.keeper_durable import Durable
@@ -10,6 +11,7 @@ from closeranks.checkpoint.keeper_messages import Drilled, Dropped, FromKeeper, 
 from closeranks.checkpoint.keeper_work import Event, GivenUp, Mailbox, Ticket, said
 from closeranks.checkpoint.problems import Fenced, NothingToRestore
 from closeranks.checkpoint.restore_drill import drill
+from closeranks.checkpoint.stores.store import Store
 from closeranks.checkpoint.tiers import DURABLE, MEMORY
 
 
@@ -63,13 +65,16 @@ class Tasks:
     def drill(self, generation: int | None) -> None:
         """Read a generation back."""
         try:
-            if self._durable is None:
-                raise NothingToRestore(self._refusal or "the store is not open yet")
-            found = drill(self._durable.store, self._durable.log, generation)
+            found = drill(*self._opened(), generation)
         except Exception as error:
             self._tell(Drilled(generation=generation, held=False, recorded=False, detail=said(error), seconds=0.0))
             return
         self._tell(Drilled(**found._asdict()))
+
+    def _opened(self) -> tuple[Store, CommitLog]:
+        if self._durable is None:
+            raise NothingToRestore(self._refusal or f"{self._config.store} is not open yet: ask again in a moment")
+        return self._durable.store, self._durable.log
 
     def _saved(self, ticket: Ticket) -> FromKeeper | None:
         if ticket.tier == MEMORY:

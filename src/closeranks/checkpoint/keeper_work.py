@@ -88,7 +88,9 @@ class Images:
                     seal_index(filled, self.publish.attempt, writer, self._options, progress)
                     for writer, filled in zip(self.publish.writers, images, strict=True)
                 ]
-                self._sealed = [dataclasses.replace(filled, index=index) for filled, index in zip(images, indices, strict=True)]
+                self._sealed = [
+                    dataclasses.replace(filled, index=index) for filled, index in zip(images, indices, strict=True)
+                ]
                 pairs = tuple(zip(self._arenas, indices, strict=True))
                 mailbox.post(Event("digested", save=self.publish.save, seals=pairs))
             return self._sealed

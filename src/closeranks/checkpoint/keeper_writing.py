@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
 from closeranks.checkpoint.arena import Filled
 from closeranks.checkpoint.format import ShardIndex
 from closeranks.checkpoint.gather import publish_failure, publish_index
+from closeranks.checkpoint.image import image_key, index_key
 from closeranks.checkpoint.keeper_messages import Publish
 from closeranks.checkpoint.keeper_work import GivenUp, Ticket, said
-from closeranks.checkpoint.keys import failure_key, image_key, index_key
+from closeranks.checkpoint.keys import failure_key
 from closeranks.checkpoint.problems import CheckpointProblem, StoreProblem
 from closeranks.checkpoint.stores.store import Store
 from closeranks.checkpoint.tiers import Tier
@@ -23,7 +25,8 @@ from closeranks.checkpoint.writing import Options, Previous, Written, write_shar
 _PAUSE_S: Final = (0.1, 0.4)  # before the one more try, drawn: many writers fail at the same moment
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Part:
     """What one writer has in the store."""
 
     index: ShardIndex

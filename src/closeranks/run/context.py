@@ -46,6 +46,7 @@ class Context:
     members: dict[int, int] = field(default_factory=dict)  # seat to process, under the newest term
     term: int = 0
     hooks: list[subprocess.Popen[bytes]] = field(default_factory=list)  # running commands of --on-incident
+    keeper_pid: int | None = None
     group: int = -1  # groups started from nothing so far, minus one
     store: TermStore | NoStore | None = None
     stops: int = 0  # signals that asked for the end
@@ -65,9 +66,10 @@ class Context:
         return [worker for worker in self.workers.values() if worker.alive]
 
     def known_pids(self) -> set[int]:
-        """Our own children: workers that are not reaped yet, the zygote, hooks."""
+        """Our own children: workers that are not reaped yet, the zygote, hooks, the keeper."""
         pids = {worker.started.pid for worker in self.workers.values() if worker.ended is None}
         pids |= {hook.pid for hook in self.hooks}
+        pids |= set() if self.keeper_pid is None else {self.keeper_pid}
         return pids | self.starter.zygote_pids
 
     def say(self, line: str) -> None:

@@ -16,7 +16,7 @@ from closeranks.decide import saving
 from closeranks.decide.protocol import EndRun, Origin, StepDone
 from closeranks.decide.restore_points import RestorePoint, restore_points
 from closeranks.decide.save_interval import EverySeconds, EverySteps
-from closeranks.events import RunResumed, Rung
+from closeranks.events import Rung, RunResumed
 from closeranks.run.context import Context
 from closeranks.run.loading import Loading
 from closeranks.run.options import job_name, tiers_of

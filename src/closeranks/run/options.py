@@ -220,7 +220,8 @@ def parse(argv: Sequence[str], earlier: Callable[[str], RunOptions] | None = Non
     resume = values.get("resume")
     if isinstance(resume, str) and resume != _AUTO and earlier is not None:
         # What belongs to one run only is not taken over: its folder, and where it had come from.
-        kept = msgspec.structs.asdict(msgspec.structs.replace(earlier(resume), run_dir=None))
+        before = earlier(resume)
+        kept = msgspec.structs.asdict(msgspec.structs.replace(before, run_dir=None, job=job_name(before)))
         values = {**kept, **values}
         if rest:
             values.update(target=rest[0], args=tuple(rest[1:]))
@@ -241,7 +242,8 @@ def _take_flag(word: str, rest: list[str], values: dict[str, object]) -> None:
     name = "--module" if given == "-m" else given.replace("_", "-")
     flag = _FLAGS.get(name)
     if flag is None:
-        near = difflib.get_close_matches(name, _FLAGS, n=1, cutoff=0.5)
+        begun = [known for known in _FLAGS if known.startswith(name)]
+        near = begun[:1] or difflib.get_close_matches(name, _FLAGS, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else "; see closeranks run --help"
         raise UsageError(f"unknown option {given}{hint} (options of the script go after it)")
     if flag.takes_value and not equals:

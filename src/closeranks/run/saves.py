@@ -60,6 +60,7 @@ class Saves:
         self._last_step: int | None = None  # after which everybody leaves
         self._leave: Callable[[], None] | None = None
         self._problem = ""  # of the newest save
+        self._closed = ""  # why nothing can be saved any more
         self.newest_open_step: Callable[[], int] = lambda: 0
 
     # --- opening and ending -------------------------------------------------------------------------------------
@@ -68,6 +69,7 @@ class Saves:
         """Start the keeper and wait until the store answers; the problem, "" when there is none."""
         try:
             client = start_keeper(self._config)
+            self._context.keeper_pid = client.pid
             report = await asyncio.to_thread(
                 client.wait_for, lambda r: isinstance(r, keeper.Opened | keeper.Refused), _OPEN_S
             )
@@ -165,8 +167,11 @@ class Saves:
                 save=snapshot.save, step=snapshot.step, image_bytes=snapshot.image_bytes, pause_s=snapshot.pause_s
             )
         )
-        self._publish(snapshot)
         self._tell(saving_protocol.SnapshotTaken(step=snapshot.step, pause_s=snapshot.pause_s))
+        if self._closed:
+            self._refuse(snapshot)
+        else:
+            self._publish(snapshot)
         self._leave_if_copied()
 
     def tick(self) -> None:
@@ -291,21 +296,29 @@ class Saves:
         self._restarts += 1
         self._context.say(f"closeranks: {problem}")
         if self._restarts > _RESTARTS_MAX:
-            self._context.say(
-                f"closeranks: {_RESTARTS_MAX} keepers were lost without a commit; nothing is saved any more"
-            )
-            return
-        self._context.spawn(self._reopen())
+            self._close(f"{_RESTARTS_MAX} keepers were lost without a commit, the last one: {problem}")
+        else:
+            self._context.spawn(self._reopen())
 
     async def _reopen(self) -> None:
-        problem = await self.open()
-        if problem:
-            self._context.say(f"closeranks: nothing is saved any more: {problem}")
+        if problem := await self.open():
+            self._close(problem)
             return
         waiting, self._waiting = self._waiting, []
         for snapshot in waiting:
             if self._vault.get(snapshot.save) is not None:
                 self._publish(snapshot)
+
+    def _close(self, problem: str) -> None:
+        """No keeper can be had any more: every save fails from now on, and says so."""
+        self._closed = problem
+        waiting, self._waiting = self._waiting, []
+        for snapshot in waiting:
+            self._refuse(snapshot)
+
+    def _refuse(self, snapshot: Snapshot) -> None:
+        self._vault.free(snapshot.save)
+        self._tell(saving_protocol.SaveFailed(step=snapshot.step, problem=self._closed))
 
     @functools.singledispatchmethod
     def _hear(self, report: keeper.FromKeeper) -> None:

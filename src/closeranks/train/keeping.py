@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from closeranks import messages
 from closeranks.checkpoint.arena import Arena, ArenaStore
+from closeranks.checkpoint.commit_log import CommitLog
+from closeranks.checkpoint.inventory import Home
 from closeranks.checkpoint.problems import CheckpointProblem
-from closeranks.train import capture, restore
-from closeranks.train.randomness import plain_random, random_of
+from closeranks.checkpoint.restore_plan import Rules
+from closeranks.checkpoint.stores.opening import open_store
+from closeranks.train import capture
+from closeranks.train.loading import Target, read_checked
+from closeranks.train.randomness import UnmanagedRandomness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +22,10 @@ if TYPE_CHECKING:
     from closeranks.train.batches import Batches
     from closeranks.train.protected import Protected
     from closeranks.train.randomness import Randomness
+    from closeranks.train.restore import Incoming
 
-_BUFFERS, _RANDOM = "buffers", "random"
+_RANDOM: Final = "closeranks.random"
+_STORE_TIER: Final = 9  # farther than all others
 
 
 class Keeping:
@@ -28,80 +34,81 @@ class Keeping:
     def __init__(self, arenas: tuple[int, int], protected: Protected, randomness: Randomness) -> None:
         self._arenas = tuple(Arena.of(fd) for fd in arenas)
         self._protected = protected
-        self._randomness = randomness
-        self._scratch: restore.Checked | None = None
+        self._randomness = UnmanagedRandomness(randomness)
+        self._incoming: Incoming | None = None
 
     def snapshot(self, asked: messages.Snapshot, place: tuple[int, int], batches: Batches | None) -> messages.Snapped:
         """Copy this seat's part of the state, as it is now, into the arena that was asked for.
 
-        ``place``: seat and size. What cannot be copied is told, not raised: training must go on.
+        ``place``: seat and size. What cannot be copied is told, not raised: training goes on.
         """
         seat, size = place
         began_s = time.monotonic()
-        position = None if batches is None else batches.state_dict()
+        image_bytes, problem = 0, ""
         try:
             captured = capture.capture(self._protected.everything(), self._local(), writer=seat, world=size)
-            image_bytes = capture.copy_into(captured, self._arenas[asked.slot], asked.step)
-            problem = ""
+            capture.copy_into(captured, self._arenas[asked.slot], asked.step)
+            image_bytes = sum(tensor.numel() * tensor.element_size() for tensor in captured.tensors)
         except (CheckpointProblem, TypeError, ValueError, OSError, RuntimeError) as error:
-            image_bytes, problem = 0, f"seat {seat}: {type(error).__name__}: {error}"
-        pause_s = time.monotonic() - began_s
+            problem = f"seat {seat}: {type(error).__name__}: {error}"
         return messages.Snapped(
             save=asked.save,
             step=asked.step,
             image_bytes=image_bytes,
-            pause_s=pause_s,
+            pause_s=time.monotonic() - began_s,
             problem=problem,
-            data_position=position,
+            data_position=None if batches is None else batches.state_dict(),
         )
 
     def load(self, message: messages.Load, descriptors: Sequence[int], place: tuple[int, int]) -> messages.Loaded:
         """Read and check everything that this seat needs, beside the live state.
 
-        A state that cannot be used is told with its reason; nothing live has changed then.
+        What cannot be used is told with its reason, not raised; nothing live has changed then.
         """
-        seat, size = place
+        self.forget()
+        seat, _ = place
         arenas = [Arena.of(fd) for fd in descriptors]
-        for fd in descriptors:
-            os.close(fd)
         try:
-            homes = restore.homes(ArenaStore(arenas) if arenas else None, message.store)
-            self._scratch = restore.load_checked(
-                homes,
-                restore.Wanted(self._protected.everything(), self._local(), reader=seat, readers=size),
-                step=message.step,
-                generation=message.generation,
+            checked = read_checked(
+                self._homes(message, arenas),
+                Target(self._protected.everything(), self._local(), seat),
+                Rules(step=message.step, generation=message.generation, trusted=False),
             )
+            checked.incoming.load_foreign()
         except (CheckpointProblem, TypeError, ValueError, OSError) as error:
             return messages.Loaded(step=message.step, problem=f"seat {seat}: {error}")
         finally:
             for arena in arenas:
                 arena.close()
-        checked = self._scratch
+        self._incoming = checked.incoming
         return messages.Loaded(
-            step=message.step, source=checked.source, notes=tuple(checked.notes), refused=tuple(checked.refused)
+            step=message.step,
+            source=" and ".join(checked.restored.used) or "the index alone",
+            notes=tuple(checked.incoming.notes),
+            refused=checked.restored.refused,
         )
 
     def adopt(self) -> None:
         """Make the state that was loaded the live one."""
-        checked, self._scratch = self._scratch, None
-        if checked is None:
+        incoming, self._incoming = self._incoming, None
+        if incoming is None:
             raise AssertionError("nothing was loaded")
-        local = checked.apply()
-        self._adopt_local(local)
+        incoming.finish()
 
-    # --- what belongs to the seat --------------------------------------------------------------------------------
+    def forget(self) -> None:
+        """Another state will be loaded: take back what the last one changed."""
+        incoming, self._incoming = self._incoming, None
+        if incoming is not None:
+            incoming.undo()
+
+    def _homes(self, message: messages.Load, arenas: Sequence[Arena]) -> list[Home]:
+        homes = []
+        if arenas:
+            homes.append(Home("memory of this node", 0, ArenaStore(arenas), world=len(arenas)))
+        if message.generation is not None:
+            store = open_store(message.store)
+            homes.append(Home(message.store, _STORE_TIER, store, CommitLog(store)))
+        return homes
 
     def _local(self) -> dict[str, Any]:
-        """Buffers may differ by seat, although modules name them; random state does where we do not manage it."""
-        buffers = {f"{name}/{i}": b for name, _, own in self._protected.buffers() for i, b in enumerate(own)}
-        local: dict[str, Any] = {name: value.state_dict() for name, value in self._protected.local.items()}
-        if buffers:
-            local[_BUFFERS] = buffers
-        random = self._randomness.capture()
-        if random is not None:
-            local[_RANDOM] = plain_random(random)
-        return local
-
-    def _adopt_local(self, local: dict[str, Any]) -> None:
-        raise NotImplementedError
+        return {**self._protected.local, _RANDOM: self._randomness}

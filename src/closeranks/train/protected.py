@@ -71,6 +71,10 @@ class Protected:
             tree.flatten(name, value.state_dict(), {})
             (self.local if local else self.others)[name] = value
 
+    def everything(self) -> dict[str, Any]:
+        """All that is the job's, and not one seat's, by the names that it was given."""
+        return {**self.modules, **self.optimizers, **self.others}
+
     # --- replicated --------------------------------------------------------------------------------------------
 
     @property

@@ -44,6 +44,23 @@ class Randomness:
         np.random.set_state(state[2])  # noqa: NPY002
 
 
+class UnmanagedRandomness:
+    """The state of the generators as something to protect, where the script manages them itself."""
+
+    def __init__(self, randomness: Randomness) -> None:
+        self._randomness = randomness
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of all generators; empty where it is determined by seed, step and seat."""
+        state = self._randomness.capture()
+        return {} if state is None else {"generators": plain_random(state)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put it back."""
+        if "generators" in state:
+            self._randomness.restore(random_of(state["generators"]))
+
+
 def seed_everything(seed: int) -> None:
     """Seed the generators of torch (CPU, and CUDA where it is in use), Python and numpy."""
     torch.default_generator.manual_seed(seed)  # 1 us; torch.manual_seed takes 88 us
@@ -51,3 +68,16 @@ def seed_everything(seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 - the user's code may draw from the global generator
+
+
+def plain_random(state: Any) -> Any:
+    """Random state as JSON and tensors."""
+    torch_state, (version, words, gauss), (name, keys, position, has_gauss, cached) = state
+    return [torch_state, [version, list(words), gauss], [name, keys.astype("int64"), position, has_gauss, cached]]
+
+
+def random_of(plain: Any) -> Any:
+    """The inverse of plain_random."""
+    torch_state, (version, words, gauss), (name, keys, position, has_gauss, cached) = plain
+    numpy_state = (name, keys.astype("uint32"), position, has_gauss, cached)
+    return (torch_state, (version, tuple(words), gauss), numpy_state)

@@ -18,6 +18,7 @@ import torch
 from closeranks.train import tree
 from closeranks.train.digest import digest, raw_bytes
 from closeranks.train.protected import always_changed
+from closeranks.train.randomness import plain_random, random_of
 
 if TYPE_CHECKING:
     from closeranks.train.protected import Protected
@@ -118,7 +119,7 @@ class SeatPage:
         structure = self._protected.local_structure(extra)
         random = self._randomness.capture()
         if random is not None:
-            structure["\0random"] = tree.flatten("random", _plain_random(random), extra)
+            structure["\0random"] = tree.flatten("random", plain_random(random), extra)
         content = _Content(
             buffers=tuple(_leaf(name, b) for name, b in buffers),
             structure=structure,
@@ -188,7 +189,7 @@ class SeatPage:
         for name, value in self._protected.local.items():
             value.load_state_dict(tree.unflatten(content.structure[name], extra))
         if content.random and not self._randomness.managed:
-            self._randomness.restore(_random_of(tree.unflatten(content.structure["\0random"], extra)))
+            self._randomness.restore(random_of(tree.unflatten(content.structure["\0random"], extra)))
 
     def digest(self) -> str:
         """Digest of the current local state, for comparisons between runs."""
@@ -216,15 +217,3 @@ def _read_half(fd: int, step: int) -> tuple[_Content, bytes]:
                         content = msgspec.json.decode(view[start + 8 : start + 8 + head], type=_Content)
                         return content, view[start + 8 + head : start + used]
     raise SeatStateMissing(f"no seat-local state of step {step} was left by the predecessor")
-
-
-def _plain_random(state: Any) -> Any:
-    """Random state as JSON and tensors."""
-    torch_state, (version, words, gauss), (name, keys, position, has_gauss, cached) = state
-    return [torch_state, [version, list(words), gauss], [name, keys.astype("int64"), position, has_gauss, cached]]
-
-
-def _random_of(plain: Any) -> Any:
-    torch_state, (version, words, gauss), (name, keys, position, has_gauss, cached) = plain
-    numpy_state = (name, keys.astype("uint32"), position, has_gauss, cached)
-    return (torch_state, (version, tuple(words), gauss), numpy_state)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _SCALARS = (str, int, float, bool, type(None))
 _INT_BITS = 63  # beyond these JSON readers disagree; numpy's generators hold integers of 128 bits
@@ -128,6 +128,36 @@ def unflatten(structure: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         parts = [unflatten(item, tensors) for item in body]
         return parts if kind == "l" else tuple(parts)
     raise ValueError(f"unknown node {kind!r} in a state structure")
+
+
+def renamed(structure: Any, names: Mapping[str, str]) -> Any:
+    """The structure with other names for its tensors."""
+    if not isinstance(structure, dict):
+        return structure
+    if "t" in structure:
+        return {"t": names[structure["t"]]}
+    if "n" in structure:
+        return {**structure, "n": names[structure["n"]]}
+    if "d" in structure:
+        return {"d": [[key, renamed(item, names)] for key, item in structure["d"]]}
+    return {
+        kind: [renamed(item, names) for item in body] if kind in {"l", "u"} else body
+        for kind, body in structure.items()
+    }
+
+
+def names_in(structure: Any) -> Iterator[str]:
+    """The names of the structure's tensors, in order; one that is referred to twice comes twice."""
+    if isinstance(structure, dict):
+        for kind, body in structure.items():
+            if kind in {"t", "n"}:
+                yield body
+            elif kind == "d":
+                for _, item in body:
+                    yield from names_in(item)
+            elif kind in {"l", "u"}:
+                for item in body:
+                    yield from names_in(item)
 
 
 def copied(state: Any) -> Any:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
 from closeranks.checkpoint.files import UNSUPPORTED, Files, Found, RealFiles
-from closeranks.checkpoint.problems import Damaged, StoreProblem, StoreRefused
+from closeranks.checkpoint.format import IDENTITY_KEY
+from closeranks.checkpoint.problems import Damaged, StoreProblem
 from closeranks.checkpoint.stores.big_write import write_parts
 from closeranks.checkpoint.stores.errnos import problem_of
 from closeranks.checkpoint.stores.folders import Folders
 from closeranks.checkpoint.stores.keys import checked_key, checked_prefix
+from closeranks.checkpoint.stores.listing import Listing
 from closeranks.checkpoint.stores.store import Buffer, Listed, OnPiece
+from closeranks.checkpoint.stores.unfinished import Unfinished
 
-UNFINISHED: Final = ".unfinished"  # begins with a dot: no key leads into it
-UNFINISHED_FOR_S: Final = 24 * 3600.0  # a create takes milliseconds; what is older was left behind by a killed process
 _TRIES: Final = 8  # a sweep may take an empty folder away between our making and our using it
 _NO_LINKS: Final = UNSUPPORTED | {errno.EPERM, errno.EMLINK}
 
@@ -38,6 +38,8 @@ class DirectoryStore:
         self.url = str(self._root)
         self._files = RealFiles() if files is None else files
         self._folders = Folders(self._root, self._files)
+        self._unfinished = Unfinished(self._root, self._files)
+        self._is_identified = False
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -53,30 +55,33 @@ class DirectoryStore:
         """See Store. Also what was listed and read before is on the disk when this returns, whoever wrote it."""
         path = self._path(key)
         with self._said(f"{path}: creating an object of {len(data):,} bytes"):
+            self._require_same_store()
             self._folders.make(path.parent)
             # First what the caller may have seen, then what depends on it: a power cut must not keep only the latter.
             self._folders.show(path.parent)
             self._folders.settle()
-            waiting = self._waiting_file(memoryview(data))
+            waiting = self._unfinished.make(lambda waiting: self._waiting_file(waiting, data))
             try:
-                return self._publish(waiting, path)
+                ours = self._publish(waiting, path)
             finally:
-                with contextlib.suppress(OSError):  # swept later
-                    self._files.unlink(waiting)
+                self._unfinished.drop(waiting)
+        self._is_identified |= ours and key == IDENTITY_KEY
+        return ours
 
     def write(self, key: str, parts: Sequence[Buffer], on_piece: OnPiece | None = None) -> int:
         """See Store. A failed write takes its own file away again, so that a full disk does not stay full."""
         path = self._path(key)
         length = sum(part.nbytes for part in parts)
         with self._said(f"{path}: writing an object of {length:,} bytes"):
+            self._require_same_store()
             fd = self._in_folder(path, lambda: self._files.make(path))
             try:
                 self._fill(fd, parts, on_piece)
+                self._folders.fsync(path.parent)
             except BaseException:
                 with contextlib.suppress(OSError):
                     self._files.unlink(path)
                 raise
-            self._folders.fsync(path.parent)
         return length
 
     def read_into(self, key: str, begin: int, target: Buffer) -> None:
@@ -95,6 +100,7 @@ class DirectoryStore:
             data = bytearray(found.length)
             self._read_all(fd, memoryview(data), 0, (path, key))
         self._folders.show(path.parent)
+        self._is_identified |= key == IDENTITY_KEY
         return bytes(data)
 
     def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
@@ -103,7 +109,7 @@ class DirectoryStore:
         with self._said(f"{self._root}: listing {prefix or 'all objects'}"):
             if not self._files.find(self._root).is_folder:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-            yield from self._walk(prefix.rpartition("/")[0], prefix, after)
+            yield from Listing(self._root, self._files, self._folders.show).between(prefix, after)
 
     def delete(self, keys: Iterable[str]) -> None:
         """See Store. Folders that become empty are removed as well."""
@@ -119,16 +125,8 @@ class DirectoryStore:
 
     # --- creating -----------------------------------------------------------------------------------------------
 
-    def _waiting_file(self, data: memoryview) -> Path:
-        path = self._root / UNFINISHED / secrets.token_hex(16)
-        fd = self._in_folder(path, lambda: self._files.make(path))
-        try:
-            self._fill(fd, (data,), None)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                self._files.unlink(path)
-            raise
-        return path
+    def _waiting_file(self, path: Path, data: bytes) -> None:
+        self._fill(self._in_folder(path, lambda: self._files.make(path)), (memoryview(data),), None)
 
     def _publish(self, waiting: Path, path: Path) -> bool:
         try:
@@ -164,8 +162,8 @@ class DirectoryStore:
             return False
         return True
 
-    def _no_links(self, error: OSError) -> StoreRefused:
-        return StoreRefused(
+    def _no_links(self, error: OSError) -> StoreProblem:
+        return StoreProblem(
             f"{self._root}: expected a file system with hard links, which decide who was first, got"
             f" {os.strerror(error.errno or 0)}; choose another folder, or an object store (s3://, gs://, az://)"
         )
@@ -221,26 +219,6 @@ class DirectoryStore:
                 raise self._damaged(*name, f"at least {begin + len(view):,} bytes", f"the end at {begin + done:,}")
             done += count
 
-    def _walk(self, folder: str, prefix: str, after: str) -> Iterator[Listed]:
-        at = self._root / folder
-        try:
-            names = self._files.names(at)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        self._folders.show(at)
-        stem = f"{folder}/" if folder else ""
-        # With a slash behind the names of folders, the order of names is the order of whole keys.
-        for key in sorted(
-            f"{stem}{name}/" if is_folder else stem + name for name, is_folder in names if name[0] != "."
-        ):
-            if key.endswith("/"):
-                if (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key)):
-                    yield from self._walk(key[:-1], prefix, after)
-            elif key.startswith(prefix) and key > after:
-                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                    found = self._files.find(self._root / key)
-                    yield Listed(key, found.length, found.modified_wall_s)
-
     def _remove_empty(self, folder: Path) -> None:
         while folder != self._root:
             try:
@@ -249,6 +227,15 @@ class DirectoryStore:
                 return
             self._folders.forget(folder)
             folder = folder.parent
+
+    def _require_same_store(self) -> None:
+        """A folder whose disk was unmounted is empty, and takes files all the same: on the wrong disk."""
+        if self._is_identified and not self._is_there(self._root / IDENTITY_KEY):
+            raise StoreProblem(
+                f"{self._root}: expected {IDENTITY_KEY}, as before, got none; nothing was written: see that the file"
+                " system is mounted and that nobody removed the store",
+                transient=True,
+            )
 
     # --- names and messages -------------------------------------------------------------------------------------
 

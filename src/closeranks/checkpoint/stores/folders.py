@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import threading
 from pathlib import Path
 
@@ -17,6 +18,7 @@ class Folders:
         self._root = root
         self._files = files
         self._lock = threading.Lock()
+        self._settling = threading.Lock()
         self._lasting: set[Path] = set()  # folders whose own name is on the disk
         self._shown: set[Path] = set()  # folders from which something was shown that may not be on the disk yet
         self.notes: tuple[str, ...] = ()  # what this file system cannot promise
@@ -62,17 +64,17 @@ class Folders:
 
     def settle(self) -> None:
         """Bring to the disk all that was shown, so that what is created next may depend on it."""
-        with self._lock:
-            shown, self._shown = self._shown, set()
-        left = set(shown)
-        try:
-            for folder in sorted(shown):
-                with contextlib.suppress(FileNotFoundError):
-                    self.fsync(folder)
-                left.discard(folder)
-        finally:
+        with self._settling:  # whoever comes second waits: what the first took along may be what he saw
             with self._lock:
-                self._shown |= left
+                shown, self._shown = self._shown, set()
+            try:
+                for folder in sorted(shown):
+                    with contextlib.suppress(FileNotFoundError):
+                        self.fsync(folder)
+            except OSError:
+                with self._lock:
+                    self._shown |= shown
+                raise
 
     def _unsure(self, folder: Path) -> list[Path]:
         """The folder and those above it that are not known to last, innermost first; above the root only absent."""
@@ -86,9 +88,12 @@ class Folders:
     def _mkdir(self, folder: Path) -> None:
         try:
             self._files.mkdir(folder)
-        except OSError:  # some file servers refuse to make what is there with another number than EEXIST
-            if not self._is_folder(folder):
-                raise
+        except OSError as error:  # some file servers refuse to make what is there with another number than EEXIST
+            if self._is_folder(folder):
+                return
+            if error.errno == errno.EEXIST:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
+            raise
 
     def _is_folder(self, path: Path) -> bool:
         try:

@@ -17,6 +17,11 @@ _KEY: Final = re.compile(rf"{_PART}(/{_PART})*", re.ASCII)
 _PREFIX: Final = re.compile(rf"|({_PART}/)*({_PART})?", re.ASCII)
 
 
+def is_key(text: str) -> bool:
+    """Whether a store takes this name."""
+    return len(text) <= MAX_KEY_CHARS and _KEY.fullmatch(text) is not None
+
+
 def checked_key(key: str, url: str) -> str:
     """The key itself.
 

@@ -1,0 +1,1 @@
+"""Planned harm to checkpoints, with a verdict: ``python -m closeranks.checkpoint.drills.NAME``."""
