@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.parallel import DataParallel
 
+from checkpoint.through_arena import names, save
 from closeranks.checkpoint.problems import Mismatch
 from closeranks.train.boxes import TYPES, Sharding, bytes_of, placed_runs, share_of
 from closeranks.train.capture import capture
 from closeranks.train.restore_parts import equal_bits
 from closeranks.train.tree import NotProtectable
-from tests.checkpoint.through_arena import names, save
 
 
 def network(seed: int = 0) -> nn.Sequential:
@@ -217,7 +217,7 @@ def seats(count: int) -> Any:
 def test_each_seat_gets_its_own_buffers_and_local_state_and_extra_seats_those_of_k_mod_n(
     readers: int, taken: list[int]
 ) -> None:
-    from tests.checkpoint.through_arena import Save
+    from checkpoint.through_arena import Save
 
     kept = Save(seats(3)[0])
     for seat in range(readers):

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from checkpoint.keeper_stand import DEADLINE_S, Node, expected, restored, tree_of
 
+from checkpoint.keeper_stand import DEADLINE_S, Node, expected, restored, tree_of
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.keeper_client import KeeperLost, start_keeper
 from closeranks.checkpoint.keeper_config import KeeperConfig
@@ -52,7 +52,7 @@ def nodes():
 
 
 def slow(bytes_per_s=1.0, **more):
-    """A durable tier that would take hours."""
+    """A durable tier that lets the first writer pass and would take hours for the second."""
     return Tiers(tiers=(Tier(name=DURABLE, kind="durable", bytes_per_s=bytes_per_s, **more),))
 
 
@@ -144,7 +144,7 @@ def test_an_image_of_another_step_is_not_passed_off_as_this_one(nodes, tmp_path)
 
 
 def test_a_store_that_is_too_slow_costs_the_save_at_its_deadline_and_frees_the_arenas(nodes, tmp_path):
-    node = nodes(tmp_path, tiers=slow())
+    node = nodes(tmp_path, writers=(0, 1), tiers=slow())
     node.open()
     node.fill(1)
     began_s = time.monotonic()
@@ -177,7 +177,7 @@ def test_a_full_disk_is_said_and_the_next_save_works_when_there_is_room_again(no
 
 
 def test_a_newer_save_makes_one_that_still_waits_obsolete(nodes, tmp_path):
-    node = nodes(tmp_path, tiers=slow())
+    node = nodes(tmp_path, writers=(0, 1), tiers=slow())
     node.open()
     node.fill(1)
     running = node.publish(1)
@@ -229,7 +229,7 @@ def test_a_tier_that_cannot_be_written_is_missed_alone(nodes, tmp_path):
 
 
 def test_a_slow_tier_delays_no_save_of_the_durable_one(nodes, tmp_path):
-    node = nodes(tmp_path / "store", tiers=with_disk(tmp_path / "disk", bytes_per_s=1.0))
+    node = nodes(tmp_path / "store", writers=(0, 1), tiers=with_disk(tmp_path / "disk", bytes_per_s=1.0))
     node.open()
     for step in range(3):
         node.fill(step, arena=step % 2)
@@ -310,7 +310,7 @@ def test_when_the_lead_never_comes_the_save_ends_at_its_deadline(nodes, tmp_path
 
 
 def test_a_killed_keeper_is_seen_at_once_and_every_save_of_it_ends(nodes, tmp_path):
-    node = nodes(tmp_path, tiers=slow())
+    node = nodes(tmp_path, writers=(0, 1), tiers=slow())
     node.open()
     node.fill(1)
     save = node.publish(1)
@@ -354,7 +354,7 @@ def test_a_frozen_keeper_is_ended_by_its_client_when_a_deadline_has_passed(nodes
 
 
 def test_a_stale_keeper_that_wakes_after_two_terms_changes_nothing_and_says_so_once(nodes, tmp_path):
-    stale = nodes(tmp_path, tiers=slow(20_000.0))
+    stale = nodes(tmp_path, writers=(0, 1), tiers=slow(20_000.0))
     stale.open()
     stale.fill(1)
     stale.publish(1)
@@ -388,7 +388,8 @@ from checkpoint.keeper_stand import Node
 from closeranks.checkpoint.keeper_messages import Progress
 from closeranks.checkpoint.tiers import DURABLE, Tier, Tiers
 rate = float(sys.argv[2])
-node = Node(sys.argv[1], tiers=Tiers(tiers=(Tier(name=DURABLE, kind="durable", bytes_per_s=rate),)), notice_s=float(sys.argv[3]))
+tiers = Tiers(tiers=(Tier(name=DURABLE, kind="durable", bytes_per_s=rate),))
+node = Node(sys.argv[1], writers=(0, 1), tiers=tiers, notice_s=float(sys.argv[3]))
 node.open()
 node.fill(1)
 node.publish(1)
@@ -424,7 +425,7 @@ def test_a_keeper_whose_parent_died_finishes_the_save_under_way_and_ends(tmp_pat
     assert ended(keeper, DEADLINE_S)
     os.close(keeper)
     (generation,) = history_of(tmp_path).generations
-    assert restored(tmp_path, generation) == expected((0,), 1)
+    assert restored(tmp_path, generation) == expected((0, 1), 1)
 
 
 def test_a_keeper_whose_parent_died_ends_in_time_and_the_commit_is_absent_when_it_is_not_whole(tmp_path):
@@ -453,7 +454,7 @@ def test_after_a_notice_to_the_whole_group_a_last_save_is_still_taken(nodes, tmp
 
 
 def test_after_a_notice_it_ends_in_time_and_gives_up_what_is_not_done(nodes, tmp_path):
-    node = nodes(tmp_path, tiers=slow(), notice_s=0.5)
+    node = nodes(tmp_path, writers=(0, 1), tiers=slow(), notice_s=0.5)
     node.open()
     node.fill(1)
     save = node.publish(1)

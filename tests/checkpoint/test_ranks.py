@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.checkpoint.pool import Pool
+from checkpoint.pool import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

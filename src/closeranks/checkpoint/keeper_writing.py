@@ -18,6 +18,7 @@ from closeranks.checkpoint.keeper_messages import Publish
 from closeranks.checkpoint.keeper_work import GivenUp, Ticket, said
 from closeranks.checkpoint.keys import failure_key
 from closeranks.checkpoint.problems import CheckpointProblem, StoreProblem
+from closeranks.checkpoint.stores.paced import PacedStore
 from closeranks.checkpoint.stores.store import Store
 from closeranks.checkpoint.tiers import Tier
 from closeranks.checkpoint.writing import Options, Previous, Written, write_shard
@@ -36,13 +37,21 @@ class Part:
     digest_s: float
 
 
-def paced(store: Store, tier: Tier) -> Store:
-    """The store, at the tier's rate where it has one."""
-    if tier.bytes_per_s is None:
-        return store
-    from closeranks.checkpoint.stores.paced import PacedStore
+class Pace:
+    """A tier's store at the tier's rate, where it has one; a save that is given up waits no longer for its turn."""
 
-    return PacedStore(store, tier.bytes_per_s)
+    def __init__(self, store: Store, tier: Tier) -> None:
+        self._ticket: Ticket | None = None
+        self.store = store if tier.bytes_per_s is None else PacedStore(store, tier.bytes_per_s, sleep=self._wait)
+
+    def of(self, ticket: Ticket) -> Store:
+        """The store in the hands of this save, until the next one has it."""
+        self._ticket = ticket
+        return self.store
+
+    def _wait(self, seconds: float) -> None:
+        if self._ticket is not None:
+            self._ticket.wait(seconds)
 
 
 def write_parts(

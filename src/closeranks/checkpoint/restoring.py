@@ -132,7 +132,7 @@ class _Work:
             group = list(reads)
             began_s = time.monotonic()
             try:
-                self._read_shard(home, writer, group)
+                self.read_shard(home, writer, group)
             except (Damaged, StoreProblem) as problem:
                 return _Failed(home, writer, str(problem))
             self._done.update(group)
@@ -144,7 +144,8 @@ class _Work:
             self._targets[number][:] = self._targets[first]
         return None
 
-    def _read_shard(self, home: str, writer: int, reads: Sequence[Fetch]) -> None:
+    def read_shard(self, home: str, writer: int, reads: Sequence[Fetch]) -> None:
+        """Reads of one shard from one home. Raises Damaged and StoreProblem; their targets are then of no use."""
         store, index = self._opened.store(home), self._opened.index(home, writer)
         regions, scattered = [], []
         for read in reads:
@@ -193,3 +194,20 @@ def _scatter(read: Fetch, need: Need, data: Buffer, target: Buffer) -> None:
     whole = np.frombuffer(target, kind).reshape(need.shape)
     area = tuple(slice(o, o + n) for o, n in zip(read.need_offsets, read.shape, strict=True))
     whole[area] = np.frombuffer(data, kind).reshape(read.shape)
+
+
+def read_need(opened: Opened, need: Need, reads: Sequence[Fetch]) -> Buffer:
+    """One box, checked, by those reads of a plan that are for it.
+
+    Raises:
+        Damaged, StoreProblem: a part of it cannot be read.
+    """
+    target = memoryview(bytearray(_bytes_of(need)))
+    work = _Work(opened, [need], [target], None)
+    for (home, writer), group in groupby(sorted(reads), key=lambda read: (read.home, read.writer)):
+        work.read_shard(home, writer, [read._replace(need=0) for read in group])
+    return target
+
+
+def _bytes_of(need: Need) -> int:
+    return int(np.prod(need.shape, dtype=np.int64)) * DTYPES[need.dtype]

@@ -29,7 +29,7 @@ from closeranks.checkpoint.retention import Policy
 from closeranks.checkpoint.writing import Options
 from closeranks.train import tree
 from closeranks.train.capture import capture, copy_into
-from closeranks.train.flights import Flight, Flights, Saved
+from closeranks.train.flights import Flight, Flights, Lost, Saved
 from closeranks.train.loading import Loaded, Loading, Request
 from closeranks.train.meeting import Meeting, PeersSilent, clipped, told
 from closeranks.train.random_state import RandomState
@@ -211,10 +211,10 @@ class Checkpointer:
         self._closed = True
         problem = ""
         try:
-            known = self._meeting.agree(self._flights.untold())
-            if not known:  # else a rank's writer is gone, and the others would wait for it until their deadline
+            problem = self._lost_anywhere()
+            if not problem:  # else a rank's writer is gone, and the others would wait for it until their deadline
                 self._flights.wait_for_all()
-            problem = "; ".join(filter(None, [known, self._meeting.agree(self._flights.untold())]))
+                problem = self._lost_anywhere()
         except PeersSilent as error:
             problem = str(error)
         finally:
@@ -241,9 +241,9 @@ class Checkpointer:
     def finish_alone(self) -> str:
         """Without the other ranks: wait for own saves, end the writing process. What went wrong, in words."""
         self._flights.wait_for_all()
-        problem = self._flights.untold()
+        lost = self._flights.untold()
         self._flights.close(self._settings.deadline_s)
-        return problem
+        return lost.words
 
     # --- the parts of a save -----------------------------------------------------------------------------------
 
@@ -265,16 +265,28 @@ class Checkpointer:
         names = (name for value in captured.shared["values"].values() for name in tree.names_in(value))
         return _Part(arena, None, term, blake3("\0".join(names).encode()).hexdigest())
 
+    def _lost_anywhere(self) -> str:
+        lost = self._flights.untold()
+        everyone = self._meeting.gather([clipped(lost.words), lost.attempts])
+        for _, attempts in everyone:
+            self._flights.have_heard_of(attempts)
+        return told([words for words, _ in everyone])
+
     def _raise_untold(self) -> None:
-        if problem := self._flights.untold():
-            raise SaveFailed(problem)
+        lost = self._flights.untold()
+        if lost.words:
+            raise _EarlierLost(lost)
 
     def _agreed_flight(self, part: _Part, step: int, data_position: Any, layout: str) -> Flight:
-        words = "" if part.problem is None else f"{type(part.problem).__name__}: {part.problem}"
+        words = "" if part.problem is None else f"{_kind(part.problem)}{part.problem}"
+        lost = part.problem.attempts if isinstance(part.problem, _EarlierLost) else []
+        mine = [clipped(words), step, part.names, lost, part.term, secrets.token_hex(4)]
         try:
-            everyone = self._meeting.gather([clipped(words), step, part.names, part.term, secrets.token_hex(4)])
+            everyone = self._meeting.gather(mine)
         except PeersSilent as error:
             raise SaveFailed(f"step {step} was not saved: {error}") from error
+        for one in everyone:
+            self._flights.have_heard_of(one[3])
         if part.problem is not None:
             raise part.problem
         if problem := _disagreement(everyone):
@@ -310,6 +322,12 @@ class Checkpointer:
         return saved
 
 
+class _EarlierLost(SaveFailed):
+    def __init__(self, lost: Lost) -> None:
+        super().__init__(f"{lost.words}. Nothing was saved by this call: call again to go on")
+        self.attempts = lost.attempts
+
+
 class _Part(NamedTuple):
     """One rank's part of a save, before the ranks have agreed on it."""
 
@@ -317,6 +335,11 @@ class _Part(NamedTuple):
     problem: Exception | None
     term: int
     names: str  # digest of the names of all shared tensors
+
+
+def _kind(problem: Exception) -> str:
+    """For the other ranks: our own problems are sentences."""
+    return "" if isinstance(problem, CheckpointProblem) else f"{type(problem).__name__}: "
 
 
 def _disagreement(everyone: list[Any]) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from closeranks.checkpoint.arena import Arena
 from closeranks.checkpoint.commit_log import CommitLog
+from closeranks.checkpoint.gather import publish_failure
 from closeranks.checkpoint.keeper_client import KeeperClient, KeeperLost, start_keeper
 from closeranks.checkpoint.keeper_config import KeeperConfig
 from closeranks.checkpoint.keeper_messages import Committed, Freed, Kept, Opened, Publish, Refused, SaveLost
@@ -27,6 +29,13 @@ class Saved(NamedTuple):
     written_bytes: int  # by this rank
     reused_bytes: int  # of earlier generations, referred to instead of written
     seconds: dict[str, float]  # by stage
+
+
+class Lost(NamedTuple):
+    """Saves that failed."""
+
+    words: str  # empty: none did
+    attempts: list[str]
 
 
 class Flight:
@@ -127,15 +136,20 @@ class Flights:
             if not self.wait_for(flight, flight.publish.deadline_s + _GRACE_S):
                 flight.problem = "the process that writes checkpoints does not answer"
 
-    def untold(self) -> str:
-        """What went wrong since the last call, in words; empty when nothing did. Nobody hears of it twice."""
+    def untold(self) -> Lost:
+        """The saves that failed since the last call. Nobody hears of one twice."""
         self.look()
-        problems = []
+        lost = [flight for flight in self._flights if flight.problem and not flight.told]
+        for flight in lost:
+            flight.told = True
+        words = [f"the save of step {flight.publish.step} failed: {flight.problem}" for flight in lost]
+        return Lost("; ".join(words), [flight.publish.attempt for flight in lost])
+
+    def have_heard_of(self, attempts: Iterable[str]) -> None:
+        """Another rank has told of these: our own reports of them will be no news."""
+        known = set(attempts)
         for flight in self._flights:
-            if flight.problem and not flight.told:
-                flight.told = True
-                problems.append(f"the save of step {flight.publish.step} failed: {flight.problem}")
-        return "; ".join(problems)
+            flight.told = flight.told or flight.publish.attempt in known
 
     def look(self) -> None:
         """Hear what the keeper has said; never blocks."""
@@ -204,17 +218,19 @@ class Flights:
                 flight.problem = "it was not due in the durable store"
             case SaveLost():
                 flight.problem = report.problem
-                self._look_into_the_log(flight)
+                if not report.tier:  # the keeper did not say so itself: it is gone
+                    self._settle(flight)
 
-    def _look_into_the_log(self, flight: Flight) -> None:
-        """A keeper that died may have committed before: the log knows."""
+    def _settle(self, flight: Flight) -> None:
+        """A keeper that died may have committed before: the log knows. If not, nobody shall wait for its part."""
+        publish = flight.publish
         try:
             store = open_store(self._config.store)
-            try:
-                generation = CommitLog(store).refresh().attempts.get(flight.publish.attempt)
-            finally:
-                store.close()
         except CheckpointProblem:
             return  # what was reported stands
-        if generation is not None:
-            flight.saved, flight.problem, flight.told = Saved(flight.publish.step, generation, 0, 0, {}), "", True
+        with contextlib.closing(store), contextlib.suppress(CheckpointProblem):
+            generation = CommitLog(store).refresh().attempts.get(publish.attempt)
+            if generation is None:
+                publish_failure(store, publish.attempt, publish.writers[0], flight.problem)
+            else:
+                flight.saved, flight.problem, flight.told = Saved(publish.step, generation, 0, 0, {}), "", True

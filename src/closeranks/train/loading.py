@@ -14,6 +14,7 @@ from closeranks.train.meeting import clipped, told
 from closeranks.train.random_state import RandomState
 from closeranks.train.read_checked import RANDOM, Reader, read_checked
 from closeranks.train.restore import Incoming, Rules
+from closeranks.train.tree import NotProtectable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,14 +126,17 @@ class Loading:
             Mismatch: on every rank, when it does not fit on one.
         """
         problem, differs = "", ""
+        mine: Exception
         try:
             reader = Reader(self._request.state, self._local, self._meeting.rank, self._request.rules)
             self._incoming, restored = read_checked([home], reader, PlanRules(generation=number, trusted=False))
             self._notes = list(restored.refused)
         except Mismatch as error:
             differs, mine = str(error), error
-        except CheckpointProblem as error:
-            problem = str(error)
+        except NotProtectable as error:  # something live has no place in any checkpoint
+            differs, mine = str(error), error
+        except Exception as error:  # the other ranks wait to hear of it
+            problem = str(error) if isinstance(error, CheckpointProblem) else repr(error)
         everyone = self._meeting.gather([clipped(differs), clipped(problem)])
         if any(one[0] for one in everyone):
             raise mine if differs else Mismatch(told([one[0] for one in everyone]))
@@ -157,8 +161,7 @@ class Loading:
         if everyone:
             if problem:
                 raise mine
-            incoming.undo()
-            raise Mismatch(everyone)
+            raise Mismatch(f"{everyone}. Here: {incoming.undo()}")
         incoming.finish()
         notes = (*self._notes, *incoming.notes, *self._seats(manifest))
         for note in notes:

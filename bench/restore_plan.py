@@ -1,0 +1,112 @@
+"""Time to plan a restore: 1,000,000 slices over 1,024 ranks under 10 s, and no worse than linear.
+
+    python bench/restore_plan.py [--quick] [--json]
+
+Three restores of 1,024 writers' slices, at 1x, 2x and 4x of the tensors: on the same layout, on 768 ranks that need
+other boxes, and of a 32 x 32 grid on one of 24 x 32. Quick: a sixteenth of the slices.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from _common import Bench, at_most
+
+from closeranks.checkpoint.format import Slice
+from closeranks.checkpoint.restore_plan import Holding, Inventory, Need, Plan, Point, plan_restore
+
+RANKS = 1024
+TENSORS = 245  # at 1x; the million is 4x
+ROUNDS = 3
+BAR_S = 10.0
+GROWTH = 6.0  # of time, from 1x to 4x: linear is 4
+ROWS, COLUMNS = 98_304, 3_072
+
+Box = tuple[tuple[int, int], tuple[int, int]]
+
+
+def by_rows(parts: int) -> list[Box]:
+    """Rows shared out."""
+    return [((ROWS * k // parts, 0), (ROWS * (k + 1) // parts - ROWS * k // parts, COLUMNS)) for k in range(parts)]
+
+
+def by_grid(rows: int, columns: int) -> list[Box]:
+    """Both dimensions shared out."""
+    high, wide = ROWS // rows, COLUMNS // columns
+    return [((high * r, wide * c), (high, wide)) for r in range(rows) for c in range(columns)]
+
+
+def inventory_of(boxes: list[Box], names: list[str]) -> Inventory:
+    """One point; a third of the writers are in memory, a third on a peer, the others in the store alone."""
+    whole, holdings = (ROWS, COLUMNS), []
+    for writer, (offsets, shape) in enumerate(boxes):
+        slices = tuple(
+            Slice(
+                name=name,
+                dtype="BF16",
+                global_shape=whole,
+                offsets=offsets,
+                shape=shape,
+                at=0,
+                length=2 * math.prod(shape),
+            )
+            for name in names
+        )
+        for tier, home in enumerate(("memory", "peer", "store")):
+            if tier >= writer % 3:
+                holdings.append(Holding(home=home, tier=tier, writer=writer, slices=slices))
+    return Inventory(points=(Point(step=1, generation=1, world=len(boxes), holdings=tuple(holdings)),))
+
+
+def needs_of(boxes: list[Box], names: list[str]) -> list[Need]:
+    """Every reader's box of every tensor."""
+    return [
+        Need(reader=reader, name=name, dtype="BF16", global_shape=(ROWS, COLUMNS), offsets=offsets, shape=shape)
+        for reader, (offsets, shape) in enumerate(boxes)
+        for name in names
+    ]
+
+
+CASES: dict[str, tuple[Callable[[], list[Box]], Callable[[], list[Box]]]] = {
+    "same layout": (lambda: by_rows(RANKS), lambda: by_rows(RANKS)),
+    "1,024 to 768 ranks": (lambda: by_rows(RANKS), lambda: by_rows(768)),
+    "32 x 32 to 24 x 32": (lambda: by_grid(32, 32), lambda: by_grid(24, 32)),
+}
+
+
+def measured(case: str, tensors: int) -> Iterator[tuple[float, int, int, int]]:
+    """Seconds, slices, needs and reads of each round."""
+    writers, readers = CASES[case]
+    names = [f"model/layers.{k}.weight" for k in range(tensors)]
+    inventory, needs = inventory_of(writers(), names), needs_of(readers(), names)
+    for _ in range(ROUNDS):
+        began_s = time.perf_counter()
+        plan = plan_restore(inventory, needs)
+        seconds = time.perf_counter() - began_s
+        assert isinstance(plan, Plan)
+        yield seconds, RANKS * tensors, len(needs), len(plan.fetches)
+
+
+def main() -> int:
+    """Measure and print."""
+    bench = Bench("restore_plan", __doc__ or "")
+    tensors = TENSORS // 16 if bench.options.quick else TENSORS
+    bars = []
+    for case in CASES:
+        times_s = []
+        for scale in (1, 2, 4):
+            rounds = list(measured(case, scale * tensors))
+            times_s.append(statistics.median(seconds for seconds, *_ in rounds))
+            _, slices, needs, reads = rounds[0]
+            bench.say(f"{case}, {scale}x: {slices:,} slices, {needs:,} needs, {reads:,} reads: {times_s[-1]:.2f} s")
+        bars.append(at_most(f"{case}: seconds at 4x", times_s[2], BAR_S))
+        bars.append(at_most(f"{case}: time at 4x over 1x", times_s[2] / times_s[0], GROWTH))
+    return bench.finish(bars)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
