@@ -223,3 +223,20 @@ def test_a_checkpoint_is_tried_out_by_a_spare(start, whole, tmp_path):
     ended = trial.end()
     assert ended.code == 0, ended.output
     assert not [e for e in ended.events(CheckpointVerified) if "it was" in e.detail or "could not" in e.detail]
+
+
+def test_a_run_whose_store_was_taken_over_ends(start, tmp_path, monkeypatch):
+    monkeypatch.setenv("LASTING_HOLD", "9")
+    store = str(tmp_path / "store")
+    first = start("", "--store", store, "--save-every", "4", script=(SCRIPT, str(STEPS)))
+    first.wait_for(CheckpointCommitted)
+    monkeypatch.delenv("LASTING_HOLD")
+    second = start("", "--store", store, "--resume", "auto", script=(SCRIPT, str(STEPS))).end()
+    assert second.code == 0, second.output
+    first.let_go("go")
+    ended = first.end()
+    assert ended.code == 1, ended.output
+    assert "another run has taken the store over" in ended.output
+    third = start("", "--store", store, "--resume", "auto", script=(SCRIPT, str(STEPS))).end()
+    assert third.code == 0, third.output
+    assert third.finals == second.finals, "the first run changed nothing after the second had begun"

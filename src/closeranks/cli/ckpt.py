@@ -132,7 +132,9 @@ def show(
 
 def verify(
     store: Target,
-    generation: Annotated[str, typer.Argument(metavar="[GENERATION]", help=f"{_GENERATION_HELP} Default: all.")] = "all",
+    generation: Annotated[
+        str, typer.Argument(metavar="[GENERATION]", help=f"{_GENERATION_HELP} Default: all.")
+    ] = "all",
     as_json: AsJson = False,
 ) -> None:
     """Read every byte and compare it with its digests; name the damaged objects, bytes and tensors."""
@@ -208,7 +210,9 @@ def restore_drill(store: Target, generation: Chosen = "newest", as_json: AsJson 
         else:
             verdict = "held" if found.held else "BROKEN" if found.recorded else "unknown"
             style = "green" if found.held else "bold red"
-            text.say(f"generation {chosen.number} (step {chosen.manifest.step}): {verdict}: {found.detail}", style=style)
+            text.say(
+                f"generation {chosen.number} (step {chosen.manifest.step}): {verdict}: {found.detail}", style=style
+            )
         if not found.held:
             raise typer.Exit(PROBLEM)
 
@@ -247,7 +251,9 @@ def gc(
     store: Target,
     keep: Annotated[
         str | None,
-        typer.Option(metavar="POLICY", help="Retire what this does not keep, e.g. last=3,hourly=24,daily=7,every=1000."),
+        typer.Option(
+            metavar="POLICY", help="Retire what this does not keep, e.g. last=3,hourly=24,daily=7,every=1000."
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; change nothing.")] = False,
     as_json: AsJson = False,

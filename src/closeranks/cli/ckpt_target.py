@@ -63,11 +63,17 @@ class Session:
             return newest or fail(f"{self.store.url}: no checkpoint has been committed yet", PROBLEM)
         if text == "verified":
             wanted = "a restore drill makes one: closeranks ckpt restore-drill"
-            return self.history.last_verified() or fail(f"{self.store.url}: no generation is verified; {wanted}", PROBLEM)
+            return self.history.last_verified() or fail(
+                f"{self.store.url}: no generation is verified; {wanted}", PROBLEM
+            )
         if step is not None:
             of_step = [one for one in alive.values() if one.manifest.step == int(step[1])]
             steps = _listed([str(one.manifest.step) for one in alive.values()])
-            return of_step[-1] if of_step else fail(f"{self.store.url}: step {step[1]} is not there; steps: {steps}", USAGE)
+            return (
+                of_step[-1]
+                if of_step
+                else fail(f"{self.store.url}: step {step[1]} is not there; steps: {steps}", USAGE)
+            )
         if not text.isdigit():
             fail(f"generation: expected a number, newest, verified or step:N, got {text!r}", USAGE)
         return alive.get(int(text)) or self._absent(int(text))
@@ -143,7 +149,9 @@ def _store_of(target: str) -> str:
         return target
     folder = Path(target).expanduser()
     if not folder.exists():
-        fail(f"{target}: no such folder (seen from {Path.cwd()}); give a store's folder or URL, or a run's folder", USAGE)
+        fail(
+            f"{target}: no such folder (seen from {Path.cwd()}); give a store's folder or URL, or a run's folder", USAGE
+        )
     if folder.is_file():
         fail(f"{target}: expected a folder, got a file; give the folder of the store or of the run", USAGE)
     if (folder / _RUN_FILE).is_file():

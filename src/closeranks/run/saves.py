@@ -147,6 +147,7 @@ class Saves:
 
     def begin(self, step: int, *, durable: bool) -> None:
         """A group is about to train after this step."""
+        self._durable_step = step if durable else None
         self._tell(saving_protocol.SavingBegan(step=step, durable=durable))
 
     def step_done(self, closed: StepClosed) -> None:
