@@ -93,5 +93,5 @@ def end_all(children: list[Child]) -> None:
         ending(child)
 
 
-def _unknown(status: int, killed: bool) -> str:  # noqa: FBT001
+def _unknown(status: int, killed: bool) -> str:
     return "" if killed or status == 0 else f"it ended with status {status}"

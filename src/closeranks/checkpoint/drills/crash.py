@@ -33,6 +33,7 @@ SAVES: Final = 4  # of a life: enough for incremental saves, retirements and swe
 _LIVES_OF_A_STORE: Final = 10
 _CUTS_OF_A_RECORDING: Final = 25
 _ONE_THREAD: Final = "OPENBLAS_NUM_THREADS"
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - names are made by tempfile
 _VICTIMS: Final = ("lead", "follower", "both")
 
 
@@ -53,8 +54,8 @@ def every_event(folder: Path, every: int, seed: int) -> Iterator[Case]:
         for event in range(seed % every, _events_of_a_life(folder), every):
             root = folder / f"event-{event}-{midway:d}"
             found = ending(start(partial(_killed_at, root, event, midway)))
-            yield _judged("event", f"--event {event}{' --midway' * midway}", root, found, 1)
-            shutil.rmtree(root)
+            yield _judged("event", f"{event}{', midway' * midway}", root, found, 1)
+            shutil.rmtree(root, ignore_errors=True)
 
 
 def random_moments(folder: Path, count: int, seed: int) -> Iterator[Case]:
@@ -69,7 +70,7 @@ def random_moments(folder: Path, count: int, seed: int) -> Iterator[Case]:
         case = _judged("moment", f"{number}: {victim} after {after_s * 1000:.1f} ms", root, found, 2 * life + 1)
         yield case
         if life == _LIVES_OF_A_STORE - 1 or case.problem:
-            shutil.rmtree(root)
+            shutil.rmtree(root, ignore_errors=True)
 
 
 def power_cuts(
@@ -88,7 +89,7 @@ def power_cuts(
 # --- in the children ------------------------------------------------------------------------------------------------
 
 
-def _killed_at(root: Path, event: int, midway: bool, pipe: int) -> None:  # noqa: FBT001
+def _killed_at(root: Path, event: int, midway: bool, pipe: int) -> None:
     files = KillingFiles(event, midway=midway)
     live(DirectoryStore(root, files), Life(0, SAVES, lambda one: report(pipe, list(one))))
     report(pipe, ["events", files.seen])
@@ -164,10 +165,10 @@ def _judged(kind: str, name: str, root: Path, found: Ending, life: int) -> Case:
 
 def _events_of_a_life(folder: Path) -> int:
     root = folder / "counted"
-    found = ending(start(partial(_killed_at, root, -1, midway=False)))
-    shutil.rmtree(root)
+    found = ending(start(partial(_killed_at, root, -1, False)))
     if found.failed:
         raise RuntimeError(f"an undisturbed life failed: {found.failed}")
+    shutil.rmtree(root)
     return next(int(str(one[1])) for one in found.reports if one[0] == "events")
 
 
@@ -191,9 +192,11 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--cuts", type=int, default=500, help="power cuts (default 500)")
     parser.add_argument("--every", type=int, default=1, help="kill at each n-th event only, 0: at none (default 1)")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same cases (default 0)")
-    parser.add_argument("--folder", type=Path, help="where the stores are made (default: a temporary folder)")
+    parser.add_argument("--folder", type=Path, help="where the stores are made (default: /dev/shm)")
     options = parser.parse_args(words)
-    with tempfile.TemporaryDirectory(prefix="closeranks-crash-", dir=options.folder) as name:
+    # A kill leaves the page cache alone and cuts are worked out, so memory does as well as a disk, and is quick.
+    where = options.folder or (_MEMORY if _MEMORY.is_dir() else None)
+    with tempfile.TemporaryDirectory(prefix="closeranks-crash-", dir=where) as name:
         folder = Path(name)
         cases: list[Iterator[Case]] = [
             every_event(folder, options.every, options.seed) if options.every else iter(()),

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.drills.life import JOB, Acknowledged, Life, live
 from closeranks.checkpoint.drills.toy import Mixed, marks
-from closeranks.checkpoint.format import DATA_PREFIX
 from closeranks.checkpoint.history import History
 from closeranks.checkpoint.problems import CheckpointProblem, StoreRefused
 from closeranks.checkpoint.stores.opening import found
@@ -49,7 +48,6 @@ def _is_store(store: Store, acknowledged: Sequence[Acknowledged]) -> bool:
         found(store, JOB, make=False, now_wall_s=0.0)
     except StoreRefused:
         _require(not acknowledged, "a commit was acknowledged, and there is no store")
-        _require(not any(store.list(DATA_PREFIX)), "there are data, and there is no store")
         return False
     return True
 
@@ -69,6 +67,6 @@ def _may_be_gone(history: History, generation: int) -> bool:
     return generation in history.retired and max(history.generations, default=0) > generation
 
 
-def _require(holds: bool, problem: str) -> None:  # noqa: FBT001
+def _require(holds: bool, problem: str) -> None:
     if not holds:
         raise Broken(problem)

@@ -10,11 +10,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from closeranks.checkpoint.arena import Arena
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.drills.toy import Part, commit, contribute, first_part
 from closeranks.checkpoint.format import Pin, Unpin, Verified
 from closeranks.checkpoint.gather import Patience
-from closeranks.checkpoint.problems import BaseLost, SaveFailed
+from closeranks.checkpoint.problems import BaseLost, CheckpointProblem, SaveFailed
 from closeranks.checkpoint.retention import Policy, choose
 from closeranks.checkpoint.stores.opening import found
 from closeranks.checkpoint.stores.store import Store
@@ -43,12 +44,32 @@ class Life(NamedTuple):
     follower: socket.socket | None = None  # to a process that writes the second shard
 
 
+class _Process(NamedTuple):
+    store: Store
+    log: CommitLog
+    arena: Arena
+    follower: socket.socket | None
+
+
 def live(store: Store, life: Life) -> None:
-    """Open the store and save so often. Every commit is acknowledged before anything else is done."""
+    """Open the store and save so often. Every commit is acknowledged before anything else is done.
+
+    Raises:
+        Fenced: another process has claimed a newer term, whatever it was that failed first.
+    """
     found(store, JOB, make=True, now_wall_s=time.time())
     log = CommitLog(store)
     term = log.claim(f"life {life.number}")
-    newest = log.history.newest()
+    process = _Process(store, log, Arena.create("drill"), life.follower)
+    try:
+        _save_often(process, term, life)
+    except CheckpointProblem:
+        log.require(term)  # a sweep of the newer term may have taken away what it was writing
+        raise
+
+
+def _save_often(process: _Process, term: int, life: Life) -> None:
+    newest = process.log.history.newest()
     step = newest.manifest.step if newest else 0
     world = 2
     for count in range(life.saves):
@@ -56,38 +77,39 @@ def live(store: Store, life: Life) -> None:
         part = first_part(term, step, life.number * 1000 + count, world, newest.number if newest else 0)
         given_up: set[str] = set()
         try:
-            generation = _save(store, log, part, step, life.follower)
+            generation = _save(process, part, step)
         except SaveFailed as failed:
             # What it builds on is gone, or the process that writes the second shard is: in full, and alone.
             given_up.add(part.attempt)
             world = world if isinstance(failed, BaseLost) else 1
             part = first_part(term, step, life.number * 1000 + 500 + count, world)
-            generation = _save(store, log, part, step, life.follower)
+            generation = _save(process, part, step)
         life.acknowledge(Acknowledged(generation, part.mark))
-        newest = log.history.generations[generation]
-        _keep_house(store, log, term, generation, given_up)
+        newest = process.log.history.generations[generation]
+        _keep_house(process.store, process.log, term, generation, given_up)
 
 
 def follow(store: Store, orders: socket.socket) -> None:
     """Write the second shard of every attempt that is ordered, until nobody orders any more."""
-    log = CommitLog(store)
+    log, arena = CommitLog(store), Arena.create("drill")
     while True:
         order = orders.recv(_PART_LIMIT_BYTES)
         if not order:
             return
-        contribute(store, msgspec.json.decode(order, type=Part), log.refresh())
+        contribute(store, msgspec.json.decode(order, type=Part), log.refresh(), arena)
 
 
-def _save(store: Store, log: CommitLog, part: Part, step: int, follower: socket.socket | None) -> int:
+def _save(process: _Process, part: Part, step: int) -> int:
+    store, log, arena, follower = process
     second = msgspec.structs.replace(part, writer=1)
     if part.world == 1:
         follower = None
     elif follower is not None:
         with contextlib.suppress(OSError):  # nobody there: seen while waiting
             follower.send(msgspec.json.encode(second))
-    contribute(store, part, log.history)
+    contribute(store, part, log.history, arena)
     if part.world > 1 and follower is None:
-        contribute(store, second, log.history)
+        contribute(store, second, log.history, arena)
 
     def wait(pause_s: float) -> None:
         if follower is None:

@@ -54,13 +54,10 @@ def whole(mark: int) -> dict[str, bytes]:
     return made
 
 
-def contribute(store: Store, part: Part, history: History) -> None:
-    """Write one writer's shard and publish its index."""
-    filled = _fill(part)
-    try:
-        written = write_shard(store, part.attempt, part.writer, filled, _OPTIONS, _previous(store, part, history))
-    finally:
-        filled.arena.close()
+def contribute(store: Store, part: Part, history: History, arena: Arena) -> None:
+    """Write one writer's shard and publish its index. The arena is filled anew."""
+    filled = _fill(part, arena)
+    written = write_shard(store, part.attempt, part.writer, filled, _OPTIONS, _previous(store, part, history))
     publish_index(store, written.index, written.bases)
 
 
@@ -98,11 +95,13 @@ def restored(store: Store, generation: Generation) -> int:
     filled = dict.fromkeys(_COLUMNS, 0)
     for ref in generation.manifest.shards:
         index = read_index(store, ref)
+        regions = []
         for number, box in enumerate(index.slices):
             begin = box.offsets[0] * _COLUMNS[box.name] * _ITEM_BYTES
             target = memoryview(tensors[box.name])[begin : begin + box.length]
-            fetch(store, index, [Region(number, (0, 0), box.shape, target)], threads=1)
+            regions.append(Region(number, (0, 0), box.shape, target))
             filled[box.name] += box.length
+        fetch(store, index, regions, threads=1)
         _require(index.local == {"mark": mark}, generation, f"writer {ref.writer} says {index.local}, not mark {mark}")
     expected = whole(mark)
     for name, data in tensors.items():
@@ -126,11 +125,10 @@ def marks(store: Store, history: History) -> Mapping[int, int]:
     return found
 
 
-def _fill(part: Part) -> Filled:
+def _fill(part: Part, arena: Arena) -> Filled:
     rows = (part.writer * ROWS // part.world, (part.writer + 1) * ROWS // part.world)
     shapes = [(name, (ROWS, columns), (rows[1] - rows[0], columns)) for name, columns in _COLUMNS.items()]
     layout = lay_out([Leaf(name, "F32", full, (rows[0], 0), shape) for name, full, shape in shapes])
-    arena = Arena.create("drill")
     image = arena.open_image(0, layout)
     content = whole(part.mark)
     for box in layout.slices:
@@ -154,6 +152,6 @@ def _term(part: Part) -> int:
     return int(part.attempt[1:].partition("-")[0])
 
 
-def _require(holds: bool, generation: Generation, problem: str) -> None:  # noqa: FBT001
+def _require(holds: bool, generation: Generation, problem: str) -> None:
     if not holds:
         raise Mixed(f"generation {generation.number}: {problem}")
