@@ -14,13 +14,12 @@ from closeranks.checkpoint.format import IDENTITY_KEY
 from closeranks.checkpoint.problems import Damaged, StoreProblem
 from closeranks.checkpoint.stores.big_write import write_parts
 from closeranks.checkpoint.stores.errnos import problem_of
-from closeranks.checkpoint.stores.folders import Folders
+from closeranks.checkpoint.stores.folders import TRIES, Folders
 from closeranks.checkpoint.stores.keys import checked_key, checked_prefix
 from closeranks.checkpoint.stores.listing import Listing
 from closeranks.checkpoint.stores.store import Buffer, Listed, OnPiece
 from closeranks.checkpoint.stores.unfinished import Unfinished
 
-_TRIES: Final = 8  # a sweep may take an empty folder away between our making and our using it
 _NO_LINKS: Final = UNSUPPORTED | {errno.EPERM, errno.EMLINK}
 
 T = TypeVar("T")
@@ -56,7 +55,7 @@ class DirectoryStore:
         path = self._path(key)
         with self._said(f"{path}: creating an object of {len(data):,} bytes"):
             self._require_same_store()
-            self._in_folder(path, lambda: None)
+            self._folders.make(path.parent)
             # First what the caller may have seen, then what depends on it: a power cut must not keep only the latter.
             self._folders.show(path.parent)
             self._folders.settle()
@@ -184,13 +183,13 @@ class DirectoryStore:
 
     def _in_folder(self, path: Path, do: Callable[[], T]) -> T:
         """``do`` in a folder that is there: it may be taken away as empty, or be made by others, at any moment."""
-        top = self._root / path.relative_to(self._root).parts[0]  # the root itself is not made again: see "mounted"
-        for left in reversed(range(_TRIES)):
+        folder = path.parent
+        for left in reversed(range(TRIES)):
+            self._folders.make(folder)
             try:
-                self._folders.make(path.parent)
                 return do()
             except FileNotFoundError:
-                self._folders.forget(top)  # another process may have taken away every empty folder up to the root
+                self._folders.forget(folder)
                 if left == 0:
                     raise
         raise AssertionError
