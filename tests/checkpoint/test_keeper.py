@@ -506,20 +506,13 @@ def test_a_keeper_tells_what_is_in_the_store_newest_first(nodes, tmp_path):
     ]
 
 
-def test_a_keeper_never_imports_torch_and_starts_quickly(tmp_path):
+def test_a_keeper_never_imports_torch_and_starts_quickly():
     code = (
-        "import sys, time; began = time.perf_counter(); import closeranks.checkpoint.keeper; "
-        "print(time.perf_counter() - began, 'torch' in sys.modules)"
+        "import sys, time; import closeranks.checkpoint.keeper; "
+        "print(time.process_time(), *({'torch', 'numpy'} & set(sys.modules)))"
     )
-    times = []
-    for _ in range(5):
-        done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-        seconds, torch = done.stdout.split()
-        assert torch == "False"
-        times.append(float(seconds))
-        if times[-1] < 0.5:
-            break
-    assert min(times) < 0.5
+    done = [subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)] * 3
+    assert min(float(one.stdout) for one in done) < 0.5  # of the processor: what else runs here is not its fault
 
 
 def test_a_keeper_is_nicer_than_training_and_has_few_threads(nodes, tmp_path):
