@@ -506,20 +506,20 @@ def test_a_keeper_tells_what_is_in_the_store_newest_first(nodes, tmp_path):
     ]
 
 
-def test_a_keeper_never_imports_torch_and_starts_quickly(tmp_path):
-    code = (
-        "import sys, time; began = time.perf_counter(); import closeranks.checkpoint.keeper; "
-        "print(time.perf_counter() - began, 'torch' in sys.modules)"
-    )
-    times = []
-    for _ in range(5):
-        done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-        seconds, torch = done.stdout.split()
-        assert torch == "False"
-        times.append(float(seconds))
-        if times[-1] < 0.5:
-            break
-    assert min(times) < 0.5
+def started(imports):
+    """Processor seconds that a process with these imports has used, the least of three; whether it has torch."""
+    code = f"import sys, time, {imports}; print(time.process_time(), 'torch' in sys.modules)"
+    command = [sys.executable, "-P", "-c", code]
+    done = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(3)]
+    return min(float(seconds) for seconds, _ in done), done[0][1] == "True"
+
+
+def test_a_keeper_never_imports_torch_and_starts_in_half_a_second():
+    seconds, has_torch = started("closeranks.checkpoint.keeper")
+    bare_s, _ = started("numpy, msgspec")
+    assert not has_torch
+    # On a machine where others work a processor second is worth less: then what counts is how much we add.
+    assert seconds < 0.5 or seconds < 2.5 * bare_s
 
 
 def test_a_keeper_is_nicer_than_training_and_has_few_threads(nodes, tmp_path):
