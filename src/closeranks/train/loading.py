@@ -77,6 +77,7 @@ class Loading:
             for number in self._candidates():
                 problem = self._read(home, number)
                 if not problem:
+                    self._notes += [f"passed over {one}" for one in passed]
                     return self._take_over(number)
                 passed.append(f"generation {number}: {problem}")
             reasons = "; ".join(passed) or self._nothing()
@@ -87,6 +88,10 @@ class Loading:
     def _home(self, store: Store) -> Home:
         log, problem = CommitLog(store), ""
         try:
+            if next(iter(store.list("")), None) is None:
+                raise NothingToRestore(  # noqa: TRY301 - the other ranks are to hear of it
+                    f"{store.url}: expected a checkpoint, got nothing at all; is it the first run, or another path?"
+                )
             found(store, self._job, make=False, now_wall_s=0.0)
             self._manifests = {one.number: one.manifest for one in self._usable(log)}
         except CheckpointProblem as error:
@@ -130,7 +135,7 @@ class Loading:
         try:
             reader = Reader(self._request.state, self._local, self._meeting.rank, self._request.rules)
             self._incoming, restored = read_checked([home], reader, PlanRules(generation=number, trusted=False))
-            self._notes = list(restored.refused)
+            self._notes = [note for note in restored.refused if not note.endswith("was asked for")]
         except Mismatch as error:
             differs, mine = str(error), error
         except NotProtectable as error:  # something live has no place in any checkpoint
