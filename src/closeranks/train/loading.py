@@ -9,6 +9,7 @@ from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.inventory import Home
 from closeranks.checkpoint.problems import CheckpointProblem, Mismatch, NothingToRestore
 from closeranks.checkpoint.restore_plan import Rules as PlanRules
+from closeranks.checkpoint.stores.directory import DirectoryStore
 from closeranks.checkpoint.stores.opening import found, open_store
 from closeranks.train.meeting import clipped, told
 from closeranks.train.random_state import RandomState
@@ -88,10 +89,7 @@ class Loading:
     def _home(self, store: Store) -> Home:
         log, problem = CommitLog(store), ""
         try:
-            if next(iter(store.list("")), None) is None:
-                raise NothingToRestore(  # noqa: TRY301 - the other ranks are to hear of it
-                    f"{store.url}: expected a checkpoint, got nothing at all; is it the first run, or another path?"
-                )
+            _require_anything(store)
             found(store, self._job, make=False, now_wall_s=0.0)
             self._manifests = {one.number: one.manifest for one in self._usable(log)}
         except CheckpointProblem as error:
@@ -191,3 +189,11 @@ class Loading:
             )
             return [note]
         return []
+
+
+def _require_anything(store: Store) -> None:
+    absent = isinstance(store, DirectoryStore) and not store.exists()
+    if absent or next(iter(store.list("")), None) is None:
+        raise NothingToRestore(
+            f"{store.url}: expected a checkpoint, got nothing at all; is it the first run, or another path?"
+        )
