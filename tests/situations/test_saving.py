@@ -13,6 +13,7 @@ from closeranks.drill.verdict import Final
 from closeranks.events import (
     CheckpointCommitted,
     CheckpointsRetired,
+    CheckpointVerified,
     Decided,
     IncidentClosed,
     Rung,
@@ -201,3 +202,24 @@ def test_the_interval_is_chosen_and_old_checkpoints_are_given_up(start, tmp_path
     assert chosen.code == 0, chosen.output
     assert chosen.events(SaveIntervalChosen)
     assert chosen.events(CheckpointCommitted)[-1].step == STEPS - 1, "a run that completes always saves its end"
+
+
+def test_a_checkpoint_is_tried_out_by_a_spare(start, whole, tmp_path):
+    trial = start(
+        "",
+        *TWO,
+        "--spares",
+        "1",
+        "--store",
+        str(tmp_path / "store"),
+        "--save-every",
+        "4",
+        "--verify-every",
+        "0.4s",
+        script=(SCRIPT, "60"),
+    )
+    while "equal bit for bit" not in trial.wait_for(CheckpointVerified, held=True).event.detail:
+        pass
+    ended = trial.end()
+    assert ended.code == 0, ended.output
+    assert not [e for e in ended.events(CheckpointVerified) if "it was" in e.detail or "could not" in e.detail]

@@ -17,10 +17,10 @@ from closeranks.checkpoint.keys import term_of
 from closeranks.checkpoint.retention import Policy
 from closeranks.checkpoint.tiers import TOKEN_VARIABLE
 from closeranks.decide import saving
-from closeranks.decide.protocol import EndRun, Origin, StepDone
+from closeranks.decide.protocol import EndRun, Origin
 from closeranks.decide.restore_points import RestorePoint, restore_points
 from closeranks.decide.save_interval import EverySeconds, EverySteps
-from closeranks.events import Rung, RunResumed
+from closeranks.events import Rung, RunResumed, StepClosed
 from closeranks.run.context import Context
 from closeranks.run.loading import Loading
 from closeranks.run.options import job_name, tiers_of
@@ -175,9 +175,9 @@ class Keeping:
 
     # --- steps and messages -------------------------------------------------------------------------------------
 
-    def _step_done(self, done: StepDone) -> None:
+    def _step_done(self, closed: StepClosed) -> None:
         if self._saves is not None:
-            self._saves.step_done(done)
+            self._saves.step_done(closed)
 
     def snapped(self, worker: Worker, message: messages.Snapped) -> None:
         """A seat copied its part of the state."""
@@ -191,6 +191,11 @@ class Keeping:
     def adopted(self, worker: Worker, message: messages.Adopted) -> None:
         """A seat trains with saved state."""
         self._loading.adopted(worker, message)
+
+    def replayed(self, worker: Worker, message: messages.Replayed) -> None:
+        """A spare tried a checkpoint out."""
+        if self._saves is not None:
+            self._saves.replays.replayed(worker, message)
 
     def _begin(self, point: RestorePoint) -> None:
         self._settle(point.step)

@@ -27,11 +27,13 @@ from closeranks.events import (
     SaveFailed,
     SaveIntervalChosen,
     SnapshotTaken,
+    StepClosed,
     StoreOpened,
     TierMissed,
     TierReached,
 )
 from closeranks.run.context import Context
+from closeranks.run.replays import Replays
 from closeranks.run.vault import Snapshot, Vault
 from closeranks.run.worker import Worker
 
@@ -41,6 +43,7 @@ _SAVE_S = 900.0  # a save that takes longer has failed
 _RESTARTS_MAX = 5  # of the keeper, without a commit between them
 _LAST_S = 900.0  # for the last save of a run that has completed
 _HURRIED_S = 2.0
+_LATE_S = 5.0  # a delay that a person wants to hear of
 
 
 class Saves:
@@ -64,6 +67,7 @@ class Saves:
         self._problem = ""  # of the newest save
         self._closed = ""  # why nothing can be saved any more
         self.newest_open_step: Callable[[], int] = lambda: 0
+        self.replays = Replays(context)
 
     # --- opening and ending -------------------------------------------------------------------------------------
 
@@ -145,9 +149,10 @@ class Saves:
         """A group is about to train after this step."""
         self._tell(saving_protocol.SavingBegan(step=step, durable=durable))
 
-    def step_done(self, fact: StepDone) -> None:
+    def step_done(self, closed: StepClosed) -> None:
         """Every seat closed a step."""
-        self._tell(fact)
+        self.replays.step_done(closed)
+        self._tell(StepDone(step=closed.step, duration_s=closed.closed_mono_s - closed.began_mono_s))
 
     def loss_seen(self, *, cold: bool) -> None:
         """A member was lost: what it had not delivered will never come."""
@@ -185,6 +190,7 @@ class Saves:
         """Called a few times a second: the keeper may be overdue, or have more to read."""
         if self._client is not None:
             self._read()
+        self.replays.look()
 
     # --- snapshots ----------------------------------------------------------------------------------------------
 
@@ -275,7 +281,8 @@ class Saves:
 
     @_carry_out.register
     def _(self, decision: saving_protocol.SaveHeldBack) -> None:
-        self._context.say(f"closeranks: a save is {decision.late_s:.0f} s late: {decision.reason}")
+        if decision.late_s >= _LATE_S:
+            self._context.say(f"closeranks: a save is {decision.late_s:.0f} s late: {decision.reason}")
 
     # --- the keeper ---------------------------------------------------------------------------------------------
 
@@ -429,9 +436,16 @@ class Saves:
             return
         kept = self._generations.get(report.generation)
         if kept is not None:
-            self._generations[report.generation] = replace(kept, verified=report.held, broken=not report.held)
+            kept = self._generations[report.generation] = replace(kept, verified=report.held, broken=not report.held)
+        if kept is None or not report.held:
+            self._verified(report, report.detail)
+            return
+        load = messages.Load(step=kept.step, generation=kept.generation, store=self._config.store)
+        self.replays.begin(load, lambda told: self._verified(report, f"{report.detail}; {told}"))
+
+    def _verified(self, report: keeper.Drilled, detail: str) -> None:
         self._context.note(
             CheckpointVerified(
-                generation=report.generation, held=report.held, detail=report.detail, took_s=report.seconds
+                generation=report.generation or 0, held=report.held, detail=detail, took_s=report.seconds
             )
         )
