@@ -12,6 +12,7 @@ from closeranks.checkpoint.keeper_config import KeeperConfig
 from closeranks.checkpoint.keeper_durable import Durable
 from closeranks.checkpoint.keeper_messages import Publish
 from closeranks.checkpoint.keeper_work import GivenUp, Images, Mailbox, Ticket
+from closeranks.checkpoint.keeper_writing import NotOurs
 from closeranks.checkpoint.keys import attempt_name
 from closeranks.checkpoint.problems import BaseLost, Fenced, SaveFailed, StoreProblem
 from closeranks.checkpoint.retention import Policy
@@ -239,3 +240,18 @@ def test_what_a_killed_keeper_left_is_swept_by_its_successor(monkeypatch):
     second.durable.save(second.ticket(2))
     assert second.durable.tidy().freed_bytes > 0
     assert {key.split("-")[1] for key in second.objects()} == {"s000000000002"}
+
+
+def test_an_attempt_that_somebody_has_written_already_is_left_alone(monkeypatch):
+    first = Stand(monkeypatch, writers=(1,), lead=False)
+    CommitLog(first.memory).claim("the lead")
+    attempt = attempt_name(1, 1, "00000000")
+    ticket = first.ticket(world=2, attempt=attempt)
+    ticket.has_read = ticket.cancel  # killed while it waited for the lead
+    with pytest.raises(GivenUp):
+        first.durable.save(ticket)
+    before = first.objects()
+    again = Stand(monkeypatch, memory=first.memory, writers=(1,), lead=False)
+    with pytest.raises(NotOurs, match="begin a new attempt"):
+        again.durable.save(again.ticket(world=2, attempt=attempt))
+    assert again.objects() == before

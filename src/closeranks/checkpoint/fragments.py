@@ -1,4 +1,4 @@
-"""Fragments of objects: their names, their digests, and how an object is cut into stripes of blocks. Pure."""
+"""Fragments of objects: their names, their digests, and how an object is cut into stripes of blocks."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from closeranks.checkpoint.history import History, Verification
 from closeranks.checkpoint.keeper_config import KeeperConfig
 from closeranks.checkpoint.keeper_messages import Committed, Dropped, Known, Opened, Publish
 from closeranks.checkpoint.keeper_work import Ticket
-from closeranks.checkpoint.keeper_writing import Pace, Part, write_parts
+from closeranks.checkpoint.keeper_writing import NotOurs, Pace, Part, write_parts
 from closeranks.checkpoint.keys import attempt_name, attempt_prefix, failed_writer, term_of
 from closeranks.checkpoint.problems import BaseLost, SaveFailed, StoreProblem
 from closeranks.checkpoint.retention import choose
@@ -102,7 +102,7 @@ class Durable:
             written_s = time.monotonic()
             generation, gathered_s = self._agreed(ticket, publish)
         except Exception as problem:
-            if not (isinstance(problem, StoreProblem) and problem.doubtful):
+            if not isinstance(problem, NotOurs) and not (isinstance(problem, StoreProblem) and problem.doubtful):
                 self._given_up.add(publish.attempt)
             raise
         self._remember(publish, generation, parts)
