@@ -343,7 +343,10 @@ def measured(bench: Bench, ours: Ours, folder: Path, sizes: Sizes) -> list[Bar]:
     seed = bench.options.seed
     warm = [torch.zeros_like(tensor) for tensor in ours.tensors.values()]
     theirs = peers.saves(ours.tensors)
-    rounds = [save_round(ours, warm, theirs, folder, seed + number) for number in range(sizes.rounds + 1)]
+    rounds = []
+    for number in range(sizes.rounds + 1):
+        rounds.append(save_round(ours, warm, theirs, folder, seed + number))
+        bench.say(f"round {number} of {sizes.rounds} done")
     bars = told_saves(bench, rounds[1:], sizes.state_bytes)  # the first round warms what is used again
     ours.train()
     ours.take(0)
