@@ -5,7 +5,8 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,14 +29,14 @@ class Box(NamedTuple):
         return f"[{', '.join(spans)}]"
 
 
-class Piece(NamedTuple):
-    """A box that is taken out of one source and put into one need."""
+class Pieces(NamedTuple):
+    """Boxes that are taken out of sources and put into needs, as columns of equal length."""
 
-    source: int
-    need: int
-    source_offsets: tuple[int, ...]  # from the first element of the source
-    need_offsets: tuple[int, ...]
-    shape: tuple[int, ...]
+    source: list[int]
+    need: list[int]
+    source_offsets: list[tuple[int, ...]]  # from the first element of the source
+    need_offsets: list[tuple[int, ...]]
+    shape: list[tuple[int, ...]]
 
 
 class Hole(NamedTuple):
@@ -45,46 +46,36 @@ class Hole(NamedTuple):
     box: Box
 
 
-def cover(sources: Sequence[Box], ranks: Sequence[int], needs: Sequence[Box]) -> list[Piece] | Hole:
+def cover(sources: Sequence[Box], ranks: Sequence[int], needs: Sequence[Box]) -> Pieces | Hole:
     """Cover every element of every need exactly once; or the first need that cannot be covered.
 
     ``ranks`` of the sources ascend, and each element comes from the lowest rank that holds it. All boxes are of one
     tensor. A need without elements needs no piece. Time is linear in sources, needs and pieces where the sources form
     a grid, which every layout of ranks does; else it grows with the overlaps along the most divided dimension.
     """
-    if not sources:
-        return next((Hole(number, need) for number, need in enumerate(needs) if 0 not in need.shape), [])
+    if len(sources) * len(needs) > _SMALL:
+        grid = _Grid.of(sources)
+        if grid is not None:
+            return grid.cover(needs)
+    return _cover_few(sources, ranks, needs)
+
+
+def _cover_few(sources: Sequence[Box], ranks: Sequence[int], needs: Sequence[Box]) -> Pieces | Hole:
     first = {box: number for number, box in zip(range(len(sources) - 1, -1, -1), reversed(sources), strict=True)}
-    pieces: list[Piece] = []
-    rest: list[int] = []
+    shelf = None
+    pieces = Pieces([], [], [], [], [])
     for number, need in enumerate(needs):
-        same = first.get(need)
         if 0 in need.shape:
             continue
+        same = first.get(need)
         if same is not None and ranks[same] == ranks[0]:
             origin = (0,) * len(need.shape)
-            pieces.append(Piece(same, number, origin, origin, need.shape))
-        else:
-            rest.append(number)
-    found = _cover_rest(first, needs, rest) if rest else []
-    if isinstance(found, Hole):
-        return found
-    return pieces + found
-
-
-def _cover_rest(first: Mapping[Box, int], needs: Sequence[Box], rest: Sequence[int]) -> list[Piece] | Hole:
-    boxes = {box: number for box, number in first.items() if 0 not in box.shape}
-    if not boxes:
-        return Hole(rest[0], needs[rest[0]])
-    grid = _Grid.of(boxes) if len(boxes) * len(rest) > _SMALL else None
-    if grid is not None:
-        return grid.cover(needs, rest)
-    shelf = _Shelf(boxes)
-    pieces: list[Piece] = []
-    for number in rest:
-        left = [needs[number]]
-        for source, box in shelf.near(needs[number]):
-            left = _take(left, Piece(source, number, box.offsets, needs[number].offsets, box.shape), pieces)
+            _add(pieces, (same, number, origin, origin, need.shape))
+            continue
+        shelf = shelf or _Shelf({box: source for box, source in first.items() if 0 not in box.shape})
+        left = [need]
+        for source, box in shelf.near(need):
+            left = _take(left, (source, box), (number, need), pieces)
             if not left:
                 break
         if left:
@@ -92,21 +83,23 @@ def _cover_rest(first: Mapping[Box, int], needs: Sequence[Box], rest: Sequence[i
     return pieces
 
 
-def _take(left: list[Box], whole: Piece, pieces: list[Piece]) -> list[Box]:
+def _add(pieces: Pieces, row: tuple[Any, ...]) -> None:
+    columns: tuple[list[Any], ...] = pieces
+    for column, value in zip(columns, row, strict=True):
+        column.append(value)
+
+
+def _take(left: list[Box], source: tuple[int, Box], need: tuple[int, Box], pieces: Pieces) -> list[Box]:
     """Take from one source what is still left, into ``pieces``; what is left then."""
     after: list[Box] = []
     for box in left:
-        common = _common(box, Box(whole.source_offsets, whole.shape))
+        common = _common(box, source[1])
         if common is None:
             after.append(box)
             continue
-        pieces.append(
-            whole._replace(
-                source_offsets=_minus(common.offsets, whole.source_offsets),
-                need_offsets=_minus(common.offsets, whole.need_offsets),
-                shape=common.shape,
-            )
-        )
+        source_offsets = _minus(common.offsets, source[1].offsets)
+        need_offsets = _minus(common.offsets, need[1].offsets)
+        _add(pieces, (source[0], need[0], source_offsets, need_offsets, common.shape))
         after.extend(_without(box, common))
     return after
 
@@ -137,16 +130,16 @@ def _without(box: Box, part: Box) -> Iterator[Box]:
 
 
 class _Shelf:
-    """Boxes of any arrangement, in the order of their starts along one dimension."""
+    """Boxes of any arrangement, in the order of their starts along the most divided dimension."""
 
     def __init__(self, boxes: Mapping[Box, int]) -> None:
-        shapes = [len({box.offsets[d] for box in boxes}) for d in range(len(next(iter(boxes)).shape))]
-        self._dimension = shapes.index(max(shapes)) if shapes else 0
+        dimensions = len(next(iter(boxes)).shape) if boxes else 0
+        starts = [len({box.offsets[d] for box in boxes}) for d in range(dimensions)]
+        self._dimension = starts.index(max(starts)) if starts else 0
         self._boxes = sorted(boxes.items(), key=lambda item: item[0].offsets[self._dimension :])
-        if shapes:
-            spans = [self._span(box) for box, _ in self._boxes]
-            self._starts = [start for start, _ in spans]
-            self._ends = list(accumulate((end for _, end in spans), max))
+        spans = [self._span(box) for box, _ in self._boxes] if starts else []
+        self._starts = [start for start, _ in spans]
+        self._ends = list(accumulate((end for _, end in spans), max))
 
     def _span(self, box: Box) -> tuple[int, int]:
         start = box.offsets[self._dimension]
@@ -170,37 +163,36 @@ class _Grid:
         self._cells = cells  # number of the source, -1 where there is none
 
     @classmethod
-    def of(cls, boxes: Mapping[Box, int]) -> _Grid | None:
-        """The grid, or None where the boxes form none."""
-        offsets = np.array([box.offsets for box in boxes], np.int64)
-        shapes = np.array([box.shape for box in boxes], np.int64)
+    def of(cls, boxes: Sequence[Box]) -> _Grid | None:
+        """The grid, or None where the boxes form none. Of equal boxes the first counts."""
+        offsets, shapes = _columns(boxes)
+        number = np.flatnonzero(shapes.all(axis=1))[::-1]  # backwards, so that the first is written last
+        offsets, shapes = offsets[number], shapes[number]
         starts, ends, places = [], [], []
         for d in range(offsets.shape[1]):
             start, at, place = np.unique(offsets[:, d], return_index=True, return_inverse=True)
-            end = start + shapes[at, d]
-            if (shapes[:, d] != shapes[at, d][place]).any() or (end[:-1] > start[1:]).any():
+            size = shapes[at, d]
+            if (shapes[:, d] != size[place]).any() or (start[:-1] + size[:-1] > start[1:]).any():
                 return None
             starts.append(start)
-            ends.append(end)
+            ends.append(start + size)
             places.append(place)
         dimensions = tuple(len(start) for start in starts)
-        if math.prod(dimensions) > _SPARSE * len(boxes):
+        if not starts or math.prod(dimensions) > _SPARSE * len(boxes):
             return None
         cells = np.full(dimensions, -1, np.int64)
-        cells[tuple(places)] = list(boxes.values())
+        cells[tuple(places)] = number
         return cls(starts, ends, cells)
 
-    def cover(self, needs: Sequence[Box], rest: Sequence[int]) -> list[Piece] | Hole:
-        """The pieces for those needs whose numbers are ``rest``."""
-        low = np.array([needs[number].offsets for number in rest], np.int64)
-        high = low + np.array([needs[number].shape for number in rest], np.int64)
-        columns = range(low.shape[1])
+    def cover(self, needs: Sequence[Box]) -> Pieces | Hole:
+        """See the function of this name."""
+        low, shapes = _columns(needs)
+        high, columns = low + shapes, range(low.shape[1])
         begin = np.stack([np.searchsorted(self._ends[d], low[:, d], "right") for d in columns], axis=1)
         count = np.stack([np.searchsorted(self._starts[d], high[:, d], "left") for d in columns], axis=1) - begin
-        number = count.clip(0).prod(axis=1)
-        if (number == 0).any():
-            return self._hole(needs, rest, int(np.argmax(number == 0)))
-        row = np.repeat(np.arange(len(rest)), number)
+        count = np.where(shapes.all(axis=1, keepdims=True), count.clip(0), 0)
+        number = count.prod(axis=1)
+        row = np.repeat(np.arange(len(low)), number)
         within = np.arange(len(row)) - np.repeat(np.cumsum(number) - number, number)
         place = np.empty((len(row), len(columns)), np.int64)
         for d in reversed(columns):
@@ -211,22 +203,33 @@ class _Grid:
         end = np.stack([self._ends[d][place[:, d]] for d in columns], axis=1)
         common = np.maximum(start, low[row])
         shape = np.minimum(end, high[row]) - common
-        held = np.bincount(row, np.where(source < 0, 0, shape.prod(axis=1)), len(rest))
-        short = held != (high - low).prod(axis=1)
-        if short.any():
-            return self._hole(needs, rest, int(np.argmax(short)))
-        return _pieces(source, np.asarray(rest, np.int64)[row], common - start, common - low[row], shape)
+        held = np.zeros(len(low), np.int64)
+        np.add.at(held, row, np.where(source < 0, 0, shape.prod(axis=1)))
+        short = np.flatnonzero(held != shapes.prod(axis=1))
+        if len(short):
+            return self._hole(int(short[0]), needs[short[0]])
+        return Pieces(source.tolist(), row.tolist(), _rows(common - start), _rows(common - low[row]), _rows(shape))
 
-    def _hole(self, needs: Sequence[Box], rest: Sequence[int], row: int) -> Hole:
+    def _hole(self, number: int, need: Box) -> Hole:
         """Where exactly the hole is: found by taking away, cell by cell."""
-        left = [needs[rest[row]]]
+        left = [need]
         for place in np.argwhere(self._cells >= 0):
             starts = tuple(int(self._starts[d][p]) for d, p in enumerate(place))
-            sizes = tuple(int(self._ends[d][p]) - starts[d] for d, p in enumerate(place))
-            left = _take(left, Piece(0, rest[row], starts, needs[rest[row]].offsets, sizes), [])
-        return Hole(rest[row], left[0])
+            sizes = tuple(int(self._ends[d][p]) - start for (d, p), start in zip(enumerate(place), starts, strict=True))
+            left = _take(left, (0, Box(starts, sizes)), (number, need), Pieces([], [], [], [], []))
+        return Hole(number, left[0])
 
 
-def _pieces(*columns: Any) -> list[Piece]:
-    source, need, *boxes = (column.tolist() for column in columns)
-    return list(map(Piece._make, zip(source, need, *(map(tuple, box) for box in boxes), strict=True)))
+def _columns(boxes: Sequence[Box]) -> tuple[Ints, Ints]:
+    """Offsets and shapes, a row for each box."""
+    count, dimensions = len(boxes), len(boxes[0].shape)
+
+    def table(which: int) -> Ints:
+        numbers = chain.from_iterable(map(itemgetter(which), boxes))
+        return np.fromiter(numbers, np.int64, count * dimensions).reshape(count, dimensions)
+
+    return table(0), table(1)
+
+
+def _rows(table: Ints) -> list[tuple[int, ...]]:
+    return list(zip(*table.T.tolist(), strict=True))

@@ -82,7 +82,7 @@ class _Work:
         fresh = [extent for extent in index.extents if _place(extent) not in self._known]
         self._look(index, fresh, ref.image_bytes)
         self._done += ref.image_bytes
-        return [
+        return _merged(
             replace(
                 _damage(generation, ref.writer, extent.object, wrong, tuple(_tensors(index, extent))),
                 begin=extent.begin,
@@ -90,7 +90,7 @@ class _Work:
             )
             for extent in index.extents
             if (wrong := self._known[_place(extent)])
-        ]
+        )
 
     def _look(self, index: ShardIndex, extents: list[Extent], image_bytes: int) -> None:
         """Together, and one by one only where something is wrong."""
@@ -127,6 +127,23 @@ def _damage(generation: int, writer: int, key: str, problem: str, tensors: tuple
     return Damage(
         generation=generation, writer=writer, object=key, begin=None, length=None, problem=problem, tensors=tensors
     )
+
+
+def _merged(damage: Iterable[Damage]) -> list[Damage]:
+    """One place for neighbours with one problem: an object that is gone is said once."""
+    merged: list[Damage] = []
+    for one in damage:
+        last = merged[-1] if merged else None
+        if last is None or (last.object, last.problem, _end(last)) != (one.object, one.problem, one.begin):
+            merged.append(one)
+            continue
+        tensors = tuple(dict.fromkeys((*last.tensors, *one.tensors)))
+        merged[-1] = replace(last, length=(last.length or 0) + (one.length or 0), tensors=tensors)
+    return merged
+
+
+def _end(damage: Damage) -> int:
+    return (damage.begin or 0) + (damage.length or 0)
 
 
 def _tensors(index: ShardIndex, extent: Extent) -> Iterator[str]:

@@ -39,7 +39,7 @@ class Identity(_Value, frozen=True):
 # --- one writer's part of a generation -------------------------------------------------------------------------
 
 
-class Slice(_Value, frozen=True):
+class Slice(_Value, frozen=True, gc=False):
     """A box of one tensor, and its bytes in the image (little-endian, row-major, without gaps)."""
 
     name: str  # of the whole tensor: a path such as "model/layers.0.weight" or "optimizer/state/0/exp_avg"
@@ -51,7 +51,7 @@ class Slice(_Value, frozen=True):
     length: int  # bytes
 
 
-class Extent(_Value, frozen=True):
+class Extent(_Value, frozen=True, gc=False):
     """A run of image bytes, the unit of digests, of reading, and of reuse by later generations."""
 
     at: int  # first byte in the image

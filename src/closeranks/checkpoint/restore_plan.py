@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
-from closeranks.checkpoint.cover import Box, Hole, Piece, cover
+from closeranks.checkpoint.cover import Box, Hole, cover
 from closeranks.checkpoint.format import Slice
 
+_NAME, _KIND, _BOX = attrgetter("name"), attrgetter("dtype", "global_shape"), attrgetter("offsets", "shape")
 _NAMED = 3  # tensors that a reason names before it counts the rest
 
 
@@ -45,7 +47,7 @@ class Inventory(_Value, frozen=True):
     points: tuple[Point, ...]
 
 
-class Need(_Value, frozen=True):
+class Need(_Value, frozen=True, gc=False):
     """A box of a tensor that one reader wants."""
 
     reader: int
@@ -68,7 +70,7 @@ class Rules(_Value, frozen=True):
     whole: bool = True  # every writer must have a home, since the small state of each seat is wanted too
 
 
-class Fetch(NamedTuple):
+class Fetch(msgspec.Struct, frozen=True, order=True, gc=False):
     """Read a box of a slice, put it into a box of a need. Offsets count elements from the first one of each."""
 
     home: str
@@ -123,7 +125,7 @@ class _Wanted(NamedTuple):
 
     dtype: str
     global_shape: tuple[int, ...]
-    needs: dict[Box, int]  # the number of the first need of this box
+    needs: dict[Box, int]  # the number of the first need of each box
 
 
 def plan_restore(inventory: Inventory, needs: Sequence[Need], rules: Rules | None = None) -> Plan | NoPlan:
@@ -171,22 +173,31 @@ def without(inventory: Inventory, attempt: str, home: str, writer: int) -> Inven
 
 
 def _by_tensor(needs: Sequence[Need]) -> tuple[dict[str, _Wanted], list[tuple[int, int]]]:
+    numbers: dict[str, list[int]] = {}
+    for number, name in enumerate(map(_NAME, needs)):
+        numbers.setdefault(name, []).append(number)
     wanted: dict[str, _Wanted] = {}
     repeats: list[tuple[int, int]] = []
-    for number, need in enumerate(needs):
-        found = wanted.get(need.name)
-        if found is None:
-            found = wanted[need.name] = _Wanted(need.dtype, need.global_shape, {})
-        elif found[:2] != (need.dtype, need.global_shape):
-            got = f"{need.dtype} {list(need.global_shape)}"
-            raise ValueError(
-                f"need {number}, {need.name}: expected {found.dtype} {list(found.global_shape)} as by other readers, "
-                f"got {got}; readers must agree about the whole tensor"
-            )
-        first = found.needs.setdefault(Box(need.offsets, need.shape), number)
-        if first != number:
-            repeats.append((number, first))
+    for name, mine in numbers.items():
+        first: dict[Box, int] = {}
+        for number, need in zip(mine, map(needs.__getitem__, mine), strict=True):
+            known = first.setdefault(Box(need.offsets, need.shape), number)
+            if known != number:
+                repeats.append((number, known))
+        _require_agreement(name, mine, needs)
+        wanted[name] = _Wanted(needs[mine[0]].dtype, needs[mine[0]].global_shape, first)
     return wanted, repeats
+
+
+def _require_agreement(name: str, numbers: Sequence[int], needs: Sequence[Need]) -> None:
+    kinds = list(map(_KIND, map(needs.__getitem__, numbers)))
+    odd = next((place for place, kind in enumerate(kinds) if kind != kinds[0]), None)
+    if odd is not None:
+        (expected, expected_shape), (got, got_shape) = kinds[0], kinds[odd]
+        raise ValueError(
+            f"need {numbers[odd]}, {name}: expected {expected} {list(expected_shape)} as by other readers, "
+            f"got {got} {list(got_shape)}; readers must agree about the whole tensor"
+        )
 
 
 def ruled_out(point: Point, rules: Rules) -> str:
@@ -222,18 +233,20 @@ def _some(noun: str, of: Sequence[object]) -> str:
 def _fetches(point: Point, wanted: Mapping[str, _Wanted]) -> list[Fetch] | str:
     """Every read, or what is missing, in words."""
     holdings = _distinct(point.holdings)
-    rows: dict[str, list[tuple[int, int]]] = {name: [] for name in wanted}
-    for place, holding in enumerate(holdings):
+    rows = {name: _Rows([], [], []) for name in wanted}
+    for holding in holdings:
         for number, piece in enumerate(holding.slices):
             found = rows.get(piece.name)
             if found is not None:
-                found.append((place, number))
-    absent = [name for name, found in rows.items() if not found]
+                found.holdings.append(holding)
+                found.numbers.append(number)
+                found.slices.append(piece)
+    absent = [name for name, found in rows.items() if not found.slices]
     if absent:
         return f"it does not hold {_some('tensor', absent)}"
     fetches: list[Fetch] = []
     for name, want in wanted.items():
-        problem = _cover(name, want, holdings, rows[name], fetches)
+        problem = _cover(name, want, rows[name], fetches)
         if problem:
             return problem
     return fetches
@@ -249,24 +262,36 @@ def _distinct(holdings: Sequence[Holding]) -> list[Holding]:
     return sorted((h for of_writer in kept.values() for h in of_writer), key=lambda h: (h.tier, h.writer, h.home))
 
 
-def _cover(
-    name: str, want: _Wanted, holdings: Sequence[Holding], rows: Sequence[tuple[int, int]], fetches: list[Fetch]
-) -> str:
+class _Rows(NamedTuple):
+    """The slices of one tensor, those from the nearest homes first."""
+
+    holdings: list[Holding]
+    numbers: list[int]  # in the holding
+    slices: list[Slice]
+
+
+def _cover(name: str, want: _Wanted, rows: _Rows, fetches: list[Fetch]) -> str:
     """Add the reads of one tensor; the problem, if there is one."""
-    slices = [holdings[place].slices[number] for place, number in rows]
-    for piece in slices:
-        if piece.dtype != want.dtype or piece.global_shape != want.global_shape:
-            kept = f"{piece.dtype} {list(piece.global_shape)}"
-            return f"{name} is {kept} in it, and {want.dtype} {list(want.global_shape)} is needed"
-    boxes = [Box(piece.offsets, piece.shape) for piece in slices]
-    found = cover(boxes, [holdings[place].tier for place, _ in rows], list(want.needs))
+    for dtype, global_shape in map(_KIND, rows.slices):
+        if dtype != want.dtype or global_shape != want.global_shape:
+            needed = f"{want.dtype} {list(want.global_shape)}"
+            return f"{name} is {dtype} {list(global_shape)} in it, and {needed} is needed"
+    boxes = list(map(Box._make, map(_BOX, rows.slices)))
+    found = cover(boxes, [holding.tier for holding in rows.holdings], list(want.needs))
     if isinstance(found, Hole):
         return f"no home has {name}{found.box} of {list(want.global_shape)}"
     numbers = list(want.needs.values())
-    fetches.extend(_fetch(piece, rows[piece.source], holdings, numbers[piece.need]) for piece in found)
+    homes, writers = [h.home for h in rows.holdings], [h.writer for h in rows.holdings]
+    fetches.extend(
+        map(
+            Fetch,
+            map(homes.__getitem__, found.source),
+            map(writers.__getitem__, found.source),
+            map(rows.numbers.__getitem__, found.source),
+            found.source_offsets,
+            map(numbers.__getitem__, found.need),
+            found.need_offsets,
+            found.shape,
+        )
+    )
     return ""
-
-
-def _fetch(piece: Piece, row: tuple[int, int], holdings: Sequence[Holding], need: int) -> Fetch:
-    holding = holdings[row[0]]
-    return Fetch(holding.home, holding.writer, row[1], piece.source_offsets, need, piece.need_offsets, piece.shape)

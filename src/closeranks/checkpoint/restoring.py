@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from closeranks.checkpoint.format import ShardIndex
 from closeranks.checkpoint.image import DTYPES
@@ -205,7 +206,7 @@ def read_need(opened: Opened, need: Need, reads: Sequence[Fetch]) -> Buffer:
     target = memoryview(bytearray(_bytes_of(need)))
     work = _Work(opened, [need], [target], None)
     for (home, writer), group in groupby(sorted(reads), key=lambda read: (read.home, read.writer)):
-        work.read_shard(home, writer, [read._replace(need=0) for read in group])
+        work.read_shard(home, writer, [replace(read, need=0) for read in group])
     return target
 
 

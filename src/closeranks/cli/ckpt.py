@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -18,6 +16,7 @@ from closeranks.checkpoint.history import Generation, History, fold
 from closeranks.checkpoint.restore_drill import drill
 from closeranks.checkpoint.retention import Policy, choose
 from closeranks.checkpoint.sweep import sweep
+from closeranks.cli import ckpt_exchange
 from closeranks.cli import ckpt_text as text
 from closeranks.cli.ckpt_target import PROBLEM, USAGE, Session, fail, progress, session
 
@@ -30,22 +29,22 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standar
 
 _HELP = """Look at checkpoints, check them, compare them, keep them or let them go.
 
-STORE is what closeranks run --store was given (a folder, s3://bucket/prefix, gs://..., az://...), or the folder of the run.
+STORE is what closeranks run --store was given (a folder, s3://bucket/prefix, gs://..., az://...), or a run's folder.
 GENERATION is a number that ls shows; or newest, verified, step:1200.
 """
 _EXAMPLES = """Examples:
 
-  closeranks ckpt ls ./ckpt                      all generations
+  closeranks ckpt ls ./ckpt                         all generations
 
-  closeranks ckpt show runs/20261129T101500Z-1a2b    what the newest one of this run holds
+  closeranks ckpt show runs/20261129T101500Z-1a2b   what its newest holds
 
-  closeranks ckpt verify ./ckpt                  read every byte; names what is damaged
+  closeranks ckpt verify ./ckpt                     reads every byte
 
-  closeranks ckpt diff ./ckpt step:1000 newest   which tensors changed, and by how much
+  closeranks ckpt diff ./ckpt step:1000 newest      which tensors changed
 
-  closeranks ckpt restore-drill ./ckpt           load the newest into scratch; held makes it verified
+  closeranks ckpt restore-drill ./ckpt              makes the newest verified
 
-  closeranks ckpt pin ./ckpt 17 --label release  keep it whatever the retention says
+  closeranks ckpt pin ./ckpt 17 --label release     keeps it for good
 
   closeranks ckpt gc ./ckpt --keep last=3,daily=7 --dry-run
 
@@ -53,15 +52,6 @@ _EXAMPLES = """Examples:
 
 Exit status: 0 done and sound; 1 damage, or a store that does not answer; 2 no such store or generation, or bad options.
 """
-
-
-class Form(StrEnum):
-    """Formats of other libraries."""
-
-    AUTO = "auto"
-    SAFETENSORS = "safetensors"
-    DCP = "dcp"
-    TORCH = "torch"
 
 
 def register(app: typer.Typer) -> None:
@@ -75,8 +65,8 @@ def register(app: typer.Typer) -> None:
     group.command("pin")(pin)
     group.command("unpin")(unpin)
     group.command("gc")(gc)
-    group.command("export")(export)
-    group.command("import")(import_)
+    group.command("export")(ckpt_exchange.export)
+    group.command("import")(ckpt_exchange.import_)
     app.add_typer(group, context_settings={"help_option_names": ["-h", "--help"]})
 
 
@@ -132,7 +122,9 @@ def show(
 
 def verify(
     store: Target,
-    generation: Annotated[str, typer.Argument(metavar="[GENERATION]", help=f"{_GENERATION_HELP} Default: all.")] = "all",
+    generation: Annotated[
+        str, typer.Argument(metavar="[GENERATION]", help=f"{_GENERATION_HELP} Default: all.")
+    ] = "all",
     as_json: AsJson = False,
 ) -> None:
     """Read every byte and compare it with its digests; name the damaged objects, bytes and tensors."""
@@ -163,12 +155,12 @@ def _all_or_one(opened: Session, generation: str) -> list[Generation]:
 
 def _way_out(found: list[Examined], history: History) -> str:
     sound = [one for one in found if not one.damage and history.generations[one.generation].is_good]
+    mend = "damaged objects can be put back from a copy; then run closeranks ckpt restore-drill"
     if not sound:
-        return "none of these is sound: put the named objects back from a copy, or restore from another tier"
+        return f"none of these is sound; {mend}, or restore from another tier"
     newest = sound[-1]
     return (
-        f"the newest sound one is generation {newest.generation} (step {newest.step}); a restart finds it by itself. "
-        "Damaged objects that are put back from a copy are good again"
+        f"newest sound one: generation {newest.generation} (step {newest.step}); a restart finds it by itself; {mend}"
     )
 
 
@@ -208,7 +200,9 @@ def restore_drill(store: Target, generation: Chosen = "newest", as_json: AsJson 
         else:
             verdict = "held" if found.held else "BROKEN" if found.recorded else "unknown"
             style = "green" if found.held else "bold red"
-            text.say(f"generation {chosen.number} (step {chosen.manifest.step}): {verdict}: {found.detail}", style=style)
+            text.say(
+                f"generation {chosen.number} (step {chosen.manifest.step}): {verdict}: {found.detail}", style=style
+            )
         if not found.held:
             raise typer.Exit(PROBLEM)
 
@@ -247,7 +241,9 @@ def gc(
     store: Target,
     keep: Annotated[
         str | None,
-        typer.Option(metavar="POLICY", help="Retire what this does not keep, e.g. last=3,hourly=24,daily=7,every=1000."),
+        typer.Option(
+            metavar="POLICY", help="Retire what this does not keep, e.g. last=3,hourly=24,daily=7,every=1000."
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; change nothing.")] = False,
     as_json: AsJson = False,

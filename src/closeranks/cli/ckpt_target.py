@@ -48,7 +48,8 @@ class _Run(msgspec.Struct):
 class Session:
     """An open store."""
 
-    def __init__(self, store: Store, identity: Identity) -> None:
+    def __init__(self, text: str, store: Store, identity: Identity) -> None:
+        self.text = text
         self.store = store
         self.identity = identity
         self.log = CommitLog(store)
@@ -59,15 +60,21 @@ class Session:
         alive = self.history.generations
         step = _STEP.fullmatch(text)
         if text == "newest":
-            newest = self.history.newest(trusted=False) or next(reversed(alive.values()), None)
+            newest = self.history.newest(trusted=False) or next(iter([*alive.values()][::-1]), None)
             return newest or fail(f"{self.store.url}: no checkpoint has been committed yet", PROBLEM)
         if text == "verified":
             wanted = "a restore drill makes one: closeranks ckpt restore-drill"
-            return self.history.last_verified() or fail(f"{self.store.url}: no generation is verified; {wanted}", PROBLEM)
+            return self.history.last_verified() or fail(
+                f"{self.store.url}: no generation is verified; {wanted}", PROBLEM
+            )
         if step is not None:
             of_step = [one for one in alive.values() if one.manifest.step == int(step[1])]
             steps = _listed([str(one.manifest.step) for one in alive.values()])
-            return of_step[-1] if of_step else fail(f"{self.store.url}: step {step[1]} is not there; steps: {steps}", USAGE)
+            return (
+                of_step[-1]
+                if of_step
+                else fail(f"{self.store.url}: step {step[1]} is not there; steps: {steps}", USAGE)
+            )
         if not text.isdigit():
             fail(f"generation: expected a number, newest, verified or step:N, got {text!r}", USAGE)
         return alive.get(int(text)) or self._absent(int(text))
@@ -75,7 +82,7 @@ class Session:
     def _absent(self, number: int) -> Never:
         alive = _listed(list(map(str, self.history.generations)))
         if number in self.history.retired:
-            fail(f"{self.store.url}: generation {number} was retired; alive: {alive}", PROBLEM)
+            fail(f"{self.store.url}: generation {number} was retired; alive: {alive}", USAGE)
         hint = f"; for a step: step:{number}" if self._has_step(number) else ""
         fail(f"{self.store.url}: generation {number} is not there; alive: {alive}{hint}", USAGE)
 
@@ -96,16 +103,24 @@ class Session:
 @contextlib.contextmanager
 def session(target: str) -> Iterator[Session]:
     """The store at a path or URL, or of the run in a folder. Ends the command where there is none."""
+    text = _store_of(target)
     try:
-        store = open_store(_store_of(target))
+        store = open_store(text)
         try:
-            yield Session(store, found(store, "", make=False, now_wall_s=0.0))
+            yield Session(text, store, found(store, "", make=False, now_wall_s=0.0))
         finally:
             store.close()
     except StoreRefused as problem:
         fail(str(problem), USAGE)
     except CheckpointProblem as problem:
         fail(str(problem), PROBLEM)
+
+
+def store_or_new(target: str) -> str:
+    """The store that the user means, which need not exist."""
+    is_there = "://" in target or Path(target).expanduser().exists()
+    is_run = is_there and "://" not in target and (Path(target).expanduser() / _RUN_FILE).is_file()
+    return _store_of_run(Path(target).expanduser()) if is_run else target
 
 
 def fail(message: str, code: int) -> Never:
@@ -143,7 +158,9 @@ def _store_of(target: str) -> str:
         return target
     folder = Path(target).expanduser()
     if not folder.exists():
-        fail(f"{target}: no such folder (seen from {Path.cwd()}); give a store's folder or URL, or a run's folder", USAGE)
+        fail(
+            f"{target}: no such folder (seen from {Path.cwd()}); give a store's folder or URL, or a run's folder", USAGE
+        )
     if folder.is_file():
         fail(f"{target}: expected a folder, got a file; give the folder of the store or of the run", USAGE)
     if (folder / _RUN_FILE).is_file():
@@ -178,7 +195,11 @@ def _require_store(folder: Path, target: str) -> None:
     if below:
         fail(f"{target}: not a store itself; did you mean {folder / below[-1]}?", USAGE)
     kind = next((kind for pattern, kind in _FOREIGN if any(folder.glob(pattern))), "")
-    holds = f"it holds {kind}; take them over with: closeranks ckpt import" if kind else f"it holds {_some(names)}"
+    holds = (
+        f"it holds {kind}; to take it over: closeranks ckpt import STORE {target}"
+        if kind
+        else f"it holds {_some(names)}"
+    )
     fail(f"{target}: expected a checkpoint store, got a folder without {IDENTITY_KEY}; {holds}", USAGE)
 
 

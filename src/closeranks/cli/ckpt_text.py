@@ -193,11 +193,15 @@ def show_examined(found: Examined) -> None:
     if not found.damage:
         say(f"{name}: all digests hold", style="green")
         return
-    say(f"{name}: {len(found.damage)} damaged places", style="bold red")
+    say(f"{name}: {_places(len(found.damage))}", style="bold red")
     for damage in found.damage:
         say(f"  {_where(damage)}")
-        say(f"    {damage.problem}", style="dim")
+        say(f"    {damage.problem.removeprefix(f'{damage.object}: ')}", style="dim")
         say(f"    holds {_some(damage.tensors)}")
+
+
+def _places(count: int) -> str:
+    return f"DAMAGED in {count} place{'' if count == 1 else 's'}"
 
 
 def _where(damage: Damage) -> str:
@@ -228,7 +232,11 @@ def show_difference(found: Difference, *, everything: bool) -> None:
     for path, one, other in found.values[:limit]:
         say(f"{path}: {one} became {other}")
     _say_more(len(found.values), limit)
-    say(f"{found.equal:,} tensors are equal bit for bit, {len(found.changed):,} differ", style="bold")
+    say(f"equal bit for bit: {_count(found.equal)}; different: {_count(len(found.changed))}", style="bold")
+
+
+def _count(tensors: int) -> str:
+    return f"{tensors:,} tensor{'' if tensors == 1 else 's'}"
 
 
 def _say_more(count: int, limit: int | None) -> None:
