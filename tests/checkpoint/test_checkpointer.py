@@ -28,12 +28,13 @@ from closeranks.checkpoint.arena import Arena
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.drill_files import FailingFiles, Fault
 from closeranks.checkpoint.entries import decode_entry, encode_entry
-from closeranks.checkpoint.format import Commit, ShardIndex
+from closeranks.checkpoint.format import Commit
 from closeranks.checkpoint.keeper_config import KeeperConfig
 from closeranks.checkpoint.keeper_messages import Publish
 from closeranks.checkpoint.keeper_work import Images, Mailbox, Ticket
 from closeranks.checkpoint.keys import attempt_name
 from closeranks.checkpoint.problems import NothingToRestore, SaveFailed, StoreRefused
+from closeranks.checkpoint.shard_index import decode_index, encode_index
 from closeranks.checkpoint.stores.directory import DirectoryStore
 from closeranks.checkpoint.writing import Options
 from closeranks.train.capture import capture, copy_into
@@ -201,11 +202,15 @@ def test_memory_is_flat_over_fifty_saves(checkpointer: ck.Checkpointer) -> None:
 
 
 def test_an_error_that_ends_the_training_is_not_hidden_by_a_lost_save(store: Path) -> None:
-    state = {"w": torch.zeros(1000)}
-    with pytest.raises(ZeroDivisionError), ck.Checkpointer(store) as checkpointer:
-        checkpointer.save(state, step=0)
-        kill_in_mid_save(checkpointer, state, 1)
-        raise ZeroDivisionError
+    def train() -> None:
+        state = {"w": torch.zeros(1000)}
+        with ck.Checkpointer(store) as checkpointer:
+            checkpointer.save(state, step=0)
+            kill_in_mid_save(checkpointer, state, 1)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train()
 
 
 def test_a_store_of_another_job_is_refused_with_the_way_out(store: Path) -> None:
@@ -310,9 +315,9 @@ def test_a_damaged_generation_is_passed_over_and_said_and_none_is_half_applied(s
 def strip_digests(store: Path, *, sign_again: bool) -> None:
     """As somebody would who wants changed bytes to be loaded; the log is changed to fit, or not."""
     for file in store.rglob("w00000.json"):
-        index = msgspec.json.decode(file.read_bytes(), type=ShardIndex)
+        index = decode_index(file.read_bytes(), "index")
         extents = tuple(msgspec.structs.replace(extent, xxh3="", blake3="") for extent in index.extents)
-        data = msgspec.json.encode(msgspec.structs.replace(index, extents=extents))
+        data = encode_index(msgspec.structs.replace(index, extents=extents))
         file.chmod(0o600)
         file.write_bytes(data)
         for log in store.glob("log/*.json") if sign_again else ():
@@ -331,14 +336,14 @@ def test_a_checkpoint_without_digests_is_refused(store: Path, sign_again: bool) 
         checkpointer.save({"w": torch.ones(1000)}, step=0)
     strip_digests(store, sign_again=sign_again)
     live = torch.zeros(1000)
-    with ck.Checkpointer(store) as checkpointer, pytest.raises(NothingToRestore, match="digest|blake3"):
+    with ck.Checkpointer(store) as checkpointer, pytest.raises(NothingToRestore, match=r"digest|blake3"):
         checkpointer.load({"w": live})
     assert not live.any()
 
 
-def test_an_empty_store_and_a_step_that_does_not_exist_are_told_apart(store: Path) -> None:
+def test_no_store_and_a_step_that_does_not_exist_are_told_apart(store: Path) -> None:
     with ck.Checkpointer(store) as checkpointer:
-        with pytest.raises(StoreRefused, match="expected a checkpoint store"):
+        with pytest.raises(NothingToRestore, match="got nothing at all; is it the first run, or another path"):
             checkpointer.load({"w": torch.zeros(1)})
         checkpointer.save({"w": torch.zeros(1)}, step=0)
         with pytest.raises(NothingToRestore, match="none of step 5"):

@@ -144,7 +144,7 @@ class Keeper:
         """A save of the same state that still waits for this tier is obsolete."""
         for (number, tier), ticket in list(self._tickets.items()):
             same = tier == newer.tier and ticket.publish.group == newer.publish.group and ticket is not newer
-            if same and not ticket.started and tier != MEMORY:
+            if newer.publish.passes_over and same and not ticket.started and tier != MEMORY:
                 problem = f"it still waited for its turn when step {newer.publish.step} came"
                 ticket.cancel()
                 self._follow(self._book.ended(number, tier, lost(ticket.publish, tier, problem), now_s))

@@ -29,7 +29,7 @@ from closeranks.checkpoint.retention import Policy
 from closeranks.checkpoint.writing import Options
 from closeranks.train import tree
 from closeranks.train.capture import capture, copy_into
-from closeranks.train.flights import Flight, Flights, Lost, Saved
+from closeranks.train.flights import Flight, Flights, Saved
 from closeranks.train.loading import Loaded, Loading, Request
 from closeranks.train.meeting import Meeting, PeersSilent, clipped, told
 from closeranks.train.random_state import RandomState
@@ -125,6 +125,7 @@ class Checkpointer:
                 priority=self._settings.priority,
             )
         )
+        self._lost_attempts: list[str] = []  # that this call tells of
         self._closed = False
         _at_exit.watch(self)
 
@@ -275,11 +276,12 @@ class Checkpointer:
     def _raise_untold(self) -> None:
         lost = self._flights.untold()
         if lost.words:
-            raise _EarlierLost(lost)
+            self._lost_attempts = lost.attempts
+            raise SaveFailed(f"{lost.words}. Nothing was saved by this call: call again to go on")
 
     def _agreed_flight(self, part: _Part, step: int, data_position: Any, layout: str) -> Flight:
         words = "" if part.problem is None else f"{_kind(part.problem)}{part.problem}"
-        lost = part.problem.attempts if isinstance(part.problem, _EarlierLost) else []
+        lost, self._lost_attempts = self._lost_attempts, []
         mine = [clipped(words), step, part.names, lost, part.term, secrets.token_hex(4)]
         try:
             everyone = self._meeting.gather(mine)
@@ -304,6 +306,7 @@ class Checkpointer:
             deadline_s=self._settings.deadline_s,
             data_position=data_position,
             versions=_versions(),
+            passes_over=False,  # whoever calls save wants this one
         )
 
     def _outcome(self, saving: Saving) -> Saved:
@@ -320,12 +323,6 @@ class Checkpointer:
         if everyone or saved is None:
             raise SaveFailed(everyone)
         return saved
-
-
-class _EarlierLost(SaveFailed):
-    def __init__(self, lost: Lost) -> None:
-        super().__init__(f"{lost.words}. Nothing was saved by this call: call again to go on")
-        self.attempts = lost.attempts
 
 
 class _Part(NamedTuple):

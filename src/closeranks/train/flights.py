@@ -231,6 +231,7 @@ class Flights:
         with contextlib.closing(store), contextlib.suppress(CheckpointProblem):
             generation = CommitLog(store).refresh().attempts.get(publish.attempt)
             if generation is None:
+                flight.problem += ": it was not"
                 publish_failure(store, publish.attempt, publish.writers[0], flight.problem)
             else:
                 flight.saved, flight.problem, flight.told = Saved(publish.step, generation, 0, 0, {}), "", True

@@ -9,6 +9,7 @@ from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.inventory import Home
 from closeranks.checkpoint.problems import CheckpointProblem, Mismatch, NothingToRestore
 from closeranks.checkpoint.restore_plan import Rules as PlanRules
+from closeranks.checkpoint.stores.directory import DirectoryStore
 from closeranks.checkpoint.stores.opening import found, open_store
 from closeranks.train.meeting import clipped, told
 from closeranks.train.random_state import RandomState
@@ -77,6 +78,7 @@ class Loading:
             for number in self._candidates():
                 problem = self._read(home, number)
                 if not problem:
+                    self._notes += [f"passed over {one}" for one in passed]
                     return self._take_over(number)
                 passed.append(f"generation {number}: {problem}")
             reasons = "; ".join(passed) or self._nothing()
@@ -87,6 +89,7 @@ class Loading:
     def _home(self, store: Store) -> Home:
         log, problem = CommitLog(store), ""
         try:
+            _require_anything(store)
             found(store, self._job, make=False, now_wall_s=0.0)
             self._manifests = {one.number: one.manifest for one in self._usable(log)}
         except CheckpointProblem as error:
@@ -130,7 +133,7 @@ class Loading:
         try:
             reader = Reader(self._request.state, self._local, self._meeting.rank, self._request.rules)
             self._incoming, restored = read_checked([home], reader, PlanRules(generation=number, trusted=False))
-            self._notes = list(restored.refused)
+            self._notes = [note for note in restored.refused if not note.endswith("was asked for")]
         except Mismatch as error:
             differs, mine = str(error), error
         except NotProtectable as error:  # something live has no place in any checkpoint
@@ -186,3 +189,11 @@ class Loading:
             )
             return [note]
         return []
+
+
+def _require_anything(store: Store) -> None:
+    absent = isinstance(store, DirectoryStore) and not store.exists()
+    if absent or next(iter(store.list("")), None) is None:
+        raise NothingToRestore(
+            f"{store.url}: expected a checkpoint, got nothing at all; is it the first run, or another path?"
+        )
