@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from checkpoint.keeper_stand import DEADLINE_S, Node, expected, restored, tree_of
+from closeranks.checkpoint.arena import Arena
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.keeper_client import KeeperLost, start_keeper
 from closeranks.checkpoint.keeper_config import KeeperConfig
@@ -155,7 +156,7 @@ def test_a_store_that_is_too_slow_costs_the_save_at_its_deadline_and_frees_the_a
     assert len(node.reports(1, Freed)) == 1
 
 
-def test_a_full_disk_is_said_and_the_next_save_works_when_there_is_room_again(nodes, tmp_path):
+def test_a_store_that_cannot_be_written_is_said_and_the_next_save_works_when_it_can_be_again(nodes, tmp_path):
     node = nodes(tmp_path)
     node.open()
     good = node.save(1)
@@ -528,6 +529,19 @@ def test_a_keeper_is_nicer_than_training_and_has_few_threads(nodes, tmp_path):
     node.save(1)
     assert os.getpriority(os.PRIO_PROCESS, node.client.pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 7)
     assert len(list(Path(f"/proc/{node.client.pid}/task").iterdir())) < 16
+
+
+def test_a_keeper_holds_no_more_arenas_after_many_saves_than_after_a_few(nodes, tmp_path):
+    node = nodes(tmp_path)
+    node.open()
+    held = []
+    for step in range(12):
+        node.save(step, arena=step % 2)
+        if step % 4 == 3:  # as after a regroup: arenas of the past are not mapped for ever
+            node.arenas = [[Arena.create("new")] for _ in range(2)]
+        links = [str(one.readlink()) for one in Path(f"/proc/{node.client.pid}/fd").iterdir() if one.exists()]
+        held.append(sum("memfd:closeranks" in link for link in links))
+    assert 1 < max(held[4:]) <= max(held[:4])
 
 
 # --- drills -----------------------------------------------------------------------------------------------------
