@@ -268,7 +268,8 @@ def test_what_only_other_nodes_hold_is_enough_to_go_on(start, whole, peers, tmp_
     tiers = tmp_path / "tiers.toml"
     targets = ", ".join(f'"{peer}"' for peer in peers)
     tiers.write_text(
-        f'[[tier]]\nkind = "peers"\ntargets = [{targets}]\ncode = "2+1"\n\n[[tier]]\nkind = "durable"\nevery_steps = 1000\n'
+        f'[[tier]]\nkind = "peers"\ntargets = [{targets}]\ncode = "2+1"\n\n'
+        '[[tier]]\nkind = "durable"\nevery_steps = 1000\n'
     )
     monkeypatch.setenv("LASTING_HOLD", "14")
     options = ("--store", str(tmp_path / "store"), "--save-every", "4", "--tiers", str(tiers))

@@ -11,7 +11,6 @@ import typer
 
 from closeranks.checkpoint.node_memory import available_bytes
 from closeranks.checkpoint.peer_server import PeerServer
-from closeranks.checkpoint.peers import address_of
 from closeranks.checkpoint.tiers import TOKEN_VARIABLE
 
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -31,8 +30,8 @@ def hold_memory(
     """
     try:
         limit_bytes = _bytes_of(limit) if limit else available_bytes() // 2
-        address = address_of(listen)
-        server = PeerServer(os.environ.get(TOKEN_VARIABLE, ""), limit_bytes, address.host, address.port)
+        host, port = _address_of(listen)
+        server = PeerServer(os.environ.get(TOKEN_VARIABLE, ""), limit_bytes, host, port)
     except (ValueError, OSError) as error:
         sys.stderr.write(f"closeranks ckpt hold-memory: {error} (listen {listen}, secret in {TOKEN_VARIABLE})\n")
         raise typer.Exit(_USAGE) from None
@@ -44,6 +43,14 @@ def hold_memory(
         server.serve()
     except KeyboardInterrupt:
         sys.stdout.write(f"closeranks: {server.used_bytes:,} bytes are given back\n")
+
+
+def _address_of(text: str) -> tuple[str, int]:
+    """Port 0 takes any that is free; the line that is printed tells which."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) >= 2**16:
+        raise ValueError(f"--listen: expected host:port, such as 10.0.0.7:7400, got {text!r}")
+    return host.strip("[]"), int(port)
 
 
 def _bytes_of(text: str) -> int:

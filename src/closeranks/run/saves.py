@@ -209,6 +209,7 @@ class Saves:
             self._problem = reason
             self._tell(saving_protocol.SnapshotDropped(step=step, reason=reason))
             return
+        snapshot.final = decision.final
         self._asked = snapshot
         for seat, worker in workers.items():
             worker.send(messages.Snapshot(save=snapshot.save, step=step, slot=snapshot.procs[seat][1]))
@@ -244,6 +245,7 @@ class Saves:
             run_term=self._context.term,
             data_position=snapshot.data_position,
             versions=self._versions(),
+            tiers=tuple(tier.name for tier in self._config.tiers.tiers) if snapshot.final else None,
         )
         with contextlib.suppress(KeeperLost):  # its loss is heard by the reader, and the save with it
             client.send(message, [snapshot.images[seat].fd for seat in seats])
@@ -409,6 +411,12 @@ class Saves:
         self._tell(saving_protocol.SaveCommitted(step=report.step))
 
     @_hear.register
+    def _(self, report: keeper.Kept) -> None:
+        # It was not due in the store; to whoever decides on saves it is done all the same.
+        self._restarts = 0
+        self._tell(saving_protocol.SaveCommitted(step=report.step))
+
+    @_hear.register
     def _(self, report: keeper.SaveLost) -> None:
         self._tell(saving_protocol.SaveFailed(step=report.step, problem=report.problem))
 
@@ -440,6 +448,9 @@ class Saves:
     @_hear.register
     def _(self, report: keeper.Drilled) -> None:
         if report.generation is None:
+            return
+        if not report.recorded:
+            self._context.say(f"closeranks: generation {report.generation} was not verified: {report.detail}")
             return
         kept = self._generations.get(report.generation)
         if kept is not None:
