@@ -61,9 +61,9 @@ def test_every_kind_of_event_is_described_in_words():
         assert describe(event) != kind.__name__
 
 
-def test_a_start_from_nothing_does_not_speak_of_a_step_before_the_first():
+def test_a_start_of_a_group_does_not_speak_of_a_step_before_the_first():
     plan = RestorePlanned(term=1, step=-1, donor=None, receivers=(), outvoted=(), reason="the group is new")
-    assert describe(plan) == "beginning with step 0: the group is new"
+    assert describe(plan) == "the group is new"
 
 
 def test_a_line_has_time_term_and_words():
@@ -91,7 +91,7 @@ def test_control_characters_of_a_message_cannot_reach_the_terminal():
         (RunStarted(command=("t.py",), seats=1, spares=2, pid=1, versions={}), "run started: t.py, 1 seat, 2 spares"),
         (
             RestorePlanned(term=1, step=-1, donor=None, receivers=(), outvoted=(), reason="a new run"),
-            "beginning with step 0: a new run",
+            "a new run",
         ),
         (ErrorSeen(detector="exit", seat=None, proc=None, detail="gone"), "exit: gone"),
     ],

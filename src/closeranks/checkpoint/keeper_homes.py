@@ -27,7 +27,7 @@ def open_home(tier: Tier, token: str) -> Store:
     """The store behind a tier of kind peers or disk; nothing is connected or touched yet."""
     if tier.kind == "disk":
         return DirectoryStore(Path(tier.targets[0]))
-    from closeranks.checkpoint.coded import CodedStore  # these need numpy, which most keepers need not load
+    from closeranks.checkpoint.coded import CodedStore  # here: most keepers start without a code
     from closeranks.checkpoint.peers import PeerStore, address_of
 
     peers = [PeerStore(address_of(target), token) for target in tier.targets]

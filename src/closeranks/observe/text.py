@@ -194,8 +194,7 @@ def _describe_recovery(event: AnyEvent) -> str:
         case TermBegan():
             return f"term {event.term} began with {', '.join(f'p{proc}' for proc in event.members)}"
         case RestorePlanned():
-            place = f"going on after step {event.step}" if event.step >= 0 else "beginning with step 0"
-            return f"{place}: {event.reason}"
+            return f"going on after step {event.step}: {event.reason}" if event.step >= 0 else event.reason
         case SeatStalled():
             return f"seat {event.seat} was stalled for {event.until_mono_s - event.since_mono_s:.2f} s"
         case IncidentClosed():

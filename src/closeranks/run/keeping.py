@@ -22,15 +22,15 @@ from closeranks.decide.restore_points import RestorePoint, restore_points
 from closeranks.decide.save_interval import EverySeconds, EverySteps
 from closeranks.events import Rung, RunResumed, StepClosed
 from closeranks.run.context import Context
+from closeranks.run.earlier import known_losses
 from closeranks.run.loading import Loading
-from closeranks.run.options import job_name, tiers_of
+from closeranks.run.options import AUTO, job_name, tiers_of
 from closeranks.run.saves import Saves
 from closeranks.run.vault import Vault
 from closeranks.run.watch import Watch
 from closeranks.run.worker import Worker
 
 _TICK_S = 0.25
-AUTO = "auto"  # of --resume
 
 
 def keeping_of(context: Context) -> Keeping:
@@ -55,7 +55,9 @@ def keeping_of(context: Context) -> Keeping:
         every = EverySteps(steps=options.save_every_steps)
     elif options.save_every_s is not None:
         every = EverySeconds(seconds=options.save_every_s)
-    settings = saving.Settings(every=every, rpo_s=options.rpo_s)
+    resume = None if options.resume == AUTO else options.resume
+    history = known_losses(resume, options.reliability)
+    settings = saving.Settings(every=every, rpo_s=options.rpo_s, history=history)
     return Keeping(context, vault, Saves(context, vault, config, settings))
 
 

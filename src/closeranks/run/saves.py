@@ -147,6 +147,7 @@ class Saves:
 
     def begin(self, step: int, *, durable: bool) -> None:
         """A group is about to train after this step."""
+        self._durable_step = step if durable else None
         self._tell(saving_protocol.SavingBegan(step=step, durable=durable))
 
     def step_done(self, closed: StepClosed) -> None:
@@ -242,9 +243,15 @@ class Saves:
             deadline_s=_SAVE_S,
             run_term=self._context.term,
             data_position=snapshot.data_position,
+            versions=self._versions(),
         )
         with contextlib.suppress(KeeperLost):  # its loss is heard by the reader, and the save with it
             client.send(message, [snapshot.images[seat].fd for seat in seats])
+
+    def _versions(self) -> dict[str, str]:
+        """What the workers said of themselves when they joined."""
+        told = next((w.facts for w in self._context.living() if w.facts is not None), {})
+        return {name: told[name] for name in ("python", "torch", "script") if name in told}
 
     # --- the save controller ------------------------------------------------------------------------------------
 
