@@ -402,7 +402,7 @@ class Runtime:
     def __init__(self, *, limit: int) -> None:
         self.limit, self.registered = limit, {}
 
-    def cudaHostRegister(self, pointer: int, size: int, flags: int) -> int:  # noqa: N802 - CUDA's name
+    def cudaHostRegister(self, pointer: int, size: int, _flags: int) -> int:  # noqa: N802 - the name in CUDA
         assert pointer not in self.registered
         if size > self.limit:
             return 2

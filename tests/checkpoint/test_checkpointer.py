@@ -33,7 +33,7 @@ from closeranks.checkpoint.keeper_config import KeeperConfig
 from closeranks.checkpoint.keeper_messages import Publish
 from closeranks.checkpoint.keeper_work import Images, Mailbox, Ticket
 from closeranks.checkpoint.keys import attempt_name
-from closeranks.checkpoint.problems import NothingToRestore, SaveFailed, StoreRefused
+from closeranks.checkpoint.problems import Fenced, NothingToRestore, SaveFailed, StoreRefused
 from closeranks.checkpoint.shard_index import decode_index, encode_index
 from closeranks.checkpoint.stores.directory import DirectoryStore
 from closeranks.checkpoint.writing import Options
@@ -221,6 +221,28 @@ def test_a_store_of_another_job_is_refused_with_the_way_out(store: Path) -> None
             other.save({"w": torch.zeros(1)}, step=0)
         with pytest.raises(StoreRefused, match="'mine'"):
             other.load({"w": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_writer_that_was_taken_over_stays_out_whatever_it_tries(store: Path, killed: bool) -> None:
+    state = {"w": torch.full((1000,), 1.0)}
+    stale = ck.Checkpointer(store)
+    with ck.Checkpointer(store) as successor:
+        stale.save(state, step=0)
+        successor.save({"w": torch.full((1000,), 2.0)}, step=1)
+        if killed:
+            assert stale.keeper_pid is not None
+            os.kill(stale.keeper_pid, signal.SIGKILL)
+        heard = []
+        for step in range(2, 5):
+            with pytest.raises((SaveFailed, Fenced)) as caught:
+                stale.save(state, step=step)
+            heard.append(type(caught.value))
+        assert heard[1:] == [Fenced, Fenced]
+        successor.save({"w": torch.full((1000,), 3.0)}, step=2)
+    stale.close()
+    assert list(generations(store).values()) == [0, 1, 2]
+    assert value_of(store) == 3.0
 
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -61,6 +61,7 @@ class Flights:
         self._config = config
         self._client: KeeperClient | None = None
         self._term: int | None = None  # None: the keeper has not said yet
+        self._claimed = 0  # our newest term; 0: another rank claims
         self._refused: CheckpointProblem | None = None
         self._arenas: list[Arena] = []
         self._flights: list[Flight] = []
@@ -77,6 +78,8 @@ class Flights:
         Raises:
             StoreRefused, Fenced, StoreProblem: it is not; says why and what to do.
         """
+        if isinstance(self._refused, Fenced):
+            raise self._refused  # a new claim of ours would end the term of whoever took over
         if self._refused is not None or self._client is None:
             self._start()
         self._wait(lambda: self._term is not None or self._refused is not None, timeout_s)
@@ -177,7 +180,20 @@ class Flights:
         if self._client is not None:
             self._client.close(0)
         self._term, self._refused = None, None
+        if self._claimed:
+            self._require_still_ours()
         self._client = start_keeper(self._config)
+
+    def _require_still_ours(self) -> None:
+        """Before a keeper that died is replaced, whose successor would claim a term: has somebody else done so?"""
+        with contextlib.closing(open_store(self._config.store)) as store:
+            history = CommitLog(store).refresh()
+        if history.term > self._claimed:
+            self._refused = Fenced(
+                f"{self._config.store}: term {self._claimed} is over, {history.owner} has claimed term {history.term}; "
+                "nothing that this process saves counts any more, so end it"
+            )
+            raise self._refused
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         end_s = time.monotonic() + timeout_s
@@ -198,6 +214,7 @@ class Flights:
         match report:
             case Opened():
                 self._term = report.term
+                self._claimed = report.term if self._config.lead else 0
             case Refused():
                 self._refused = (Fenced if report.fenced else StoreRefused)(report.problem)
             case Committed() | Kept() | SaveLost() | Freed():
