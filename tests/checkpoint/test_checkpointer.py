@@ -262,10 +262,10 @@ def test_a_lost_save_that_nobody_asked_about_is_the_exit_code_of_the_process(sto
         """
         import os, signal, sys, torch
         import closeranks.checkpoint as ck
-        from closeranks.train import checkpointer
+        from closeranks.train import kept_checkpointers
         state = {"w": torch.zeros(10)}
         ck.save(sys.argv[1], state, step=0)
-        (kept,) = checkpointer._kept.values()
+        (kept,) = kept_checkpointers._kept.values()
         os.kill(kept.keeper_pid, signal.SIGSTOP)
         ck.async_save(sys.argv[1], state, step=1)
         os.kill(kept.keeper_pid, signal.SIGKILL)
@@ -401,3 +401,21 @@ def test_a_model_without_memory_is_refused_by_name_and_the_next_save_works(check
     with pytest.raises(NotProtectable, match=r"^model/weight: expected a tensor with memory"):
         checkpointer.save({"model": nn.Linear(2, 2, device="meta")}, step=0)
     checkpointer.save({"model": nn.Linear(2, 2)}, step=0)
+
+
+def test_a_part_of_the_state_has_an_interval_and_versions_of_its_own(checkpointer: ck.Checkpointer) -> None:
+    rest, table = {"w": torch.arange(4.0)}, {"rows": torch.zeros(1000)}
+    checkpointer.save(rest, step=0)
+    for step in range(1, 4):
+        table["rows"][step] = step
+        checkpointer.save(table, step=step, part="embeddings")
+    checkpointer.save(rest, step=10)
+    loaded = {"rows": torch.zeros(1000)}
+    found = checkpointer.load(loaded, part="embeddings")
+    assert (found.step, loaded["rows"].nonzero().flatten().tolist()) == (3, [1, 2, 3])
+    assert checkpointer.load(loaded, part="embeddings", step=2).step == 2
+    assert checkpointer.load({"w": torch.zeros(4)}).step == 10
+    with pytest.raises(NothingToRestore):
+        checkpointer.load(loaded, part="another")
+    with pytest.raises(ValueError, match="part='../x'"):
+        checkpointer.save(table, step=4, part="../x")

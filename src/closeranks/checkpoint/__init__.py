@@ -10,11 +10,22 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from closeranks.train.checkpointer import Checkpointer, Loaded, Saved, Saving, Settings, async_save, load, save
+    from closeranks.train.checkpointer import Checkpointer, Saving, Settings
+    from closeranks.train.flights import Saved
+    from closeranks.train.kept_checkpointers import async_save, load, save
+    from closeranks.train.loading import Loaded
 
+_HOMES = {
+    "Checkpointer": "checkpointer",
+    "Loaded": "loading",
+    "Saved": "flights",
+    "Saving": "checkpointer",
+    "Settings": "checkpointer",
+    "async_save": "kept_checkpointers",
+    "load": "kept_checkpointers",
+    "save": "kept_checkpointers",
+}
 __all__ = ["Checkpointer", "Loaded", "Saved", "Saving", "Settings", "async_save", "load", "save"]
-
-_HOME = "closeranks.train.checkpointer"
 
 
 def __getattr__(name: str) -> object:
@@ -24,10 +35,10 @@ def __getattr__(name: str) -> object:
         AttributeError: no such name is exported.
         ImportError: torch is not there; says which extra brings it.
     """
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it exports {', '.join(__all__)}")
     try:
-        module = importlib.import_module(_HOME)
+        module = importlib.import_module(f"closeranks.train.{_HOMES[name]}")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -6,16 +6,12 @@ the next call here, on every rank, and in the exit code at the latest.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import logging
 import os
 import platform
+import re
 import secrets
 import socket
-import sys
-import time
-import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
@@ -27,7 +23,7 @@ from closeranks.checkpoint.keys import attempt_name
 from closeranks.checkpoint.problems import CheckpointProblem, SaveFailed
 from closeranks.checkpoint.retention import Policy
 from closeranks.checkpoint.writing import Options
-from closeranks.train import tree
+from closeranks.train import at_exit, tree
 from closeranks.train.capture import capture, copy_into
 from closeranks.train.flights import Flight, Flights, Saved
 from closeranks.train.loading import Loaded, Loading, Request
@@ -42,9 +38,8 @@ if TYPE_CHECKING:
 
     from closeranks.checkpoint.arena import Arena
 
-__all__ = ["Checkpointer", "Loaded", "Saved", "Saving", "Settings", "async_save", "load", "save"]
-
 _log = logging.getLogger("closeranks.checkpoint")
+_PART = re.compile(r"[A-Za-z0-9._-]{0,64}", re.ASCII)
 
 
 class Settings(NamedTuple):
@@ -127,7 +122,12 @@ class Checkpointer:
         )
         self._lost_attempts: list[str] = []  # that this call tells of
         self._closed = False
-        _at_exit.watch(self)
+        at_exit.watch(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it can be used no more."""
+        return self._closed
 
     @property
     def keeper_pid(self) -> int | None:
@@ -142,6 +142,7 @@ class Checkpointer:
         local: Mapping[str, Any] | None = None,
         data_position: Any = None,
         wait: bool = True,
+        part: str = "",
     ) -> Saved | Saving:
         """Save the state as it is now, after ``step``.
 
@@ -151,6 +152,8 @@ class Checkpointer:
             local: state of this rank alone.
             data_position: JSON; ``load`` gives it back.
             wait: False returns a Saving after one copy in memory; the state may be changed then.
+            part: a name for state that is saved at an interval of its own (embeddings, say): its generations are
+                counted, kept and loaded apart from those of the rest, which has the part "".
 
         Raises:
             SaveFailed: on all ranks: an earlier save failed that nobody was told of yet, or (with ``wait``) this one
@@ -160,15 +163,21 @@ class Checkpointer:
         """
         if self._closed:
             raise SaveFailed("this Checkpointer was closed; make a new one")
-        part = self._copied(state, step, local or {})
-        layout = "sharded" if any(_is_sharded(value) for value in state.values()) else "replicated"
-        flight = self._agreed_flight(part, step, data_position, layout)
+        if not _PART.fullmatch(part):
+            raise ValueError(f"part={part!r}: expected at most 64 letters, digits, '.', '_' or '-'")
+        mine = self._copied(state, step, local or {})
+        fields = {
+            "layout": "sharded" if any(_is_sharded(value) for value in state.values()) else "replicated",
+            "data_position": data_position,
+            "group": part,
+        }
+        flight = self._agreed_flight(mine, step, fields)
         saving = Saving(self._flights, flight)
         if not wait:
             return saving
         return self._outcome(saving)
 
-    def load(
+    def load(  # noqa: PLR0913 -- keywords with defaults: which one to load, and what counts as a fit
         self,
         state: Mapping[str, Any],
         *,
@@ -177,6 +186,7 @@ class Checkpointer:
         generation: int | None = None,
         strict: bool = True,
         cast: bool = False,
+        part: str = "",
     ) -> Loaded:
         """Load the newest usable generation, or the one that is asked for, into the live objects.
 
@@ -189,13 +199,14 @@ class Checkpointer:
             generation: only this one, even one that was saved under suspicion.
             strict: False: what only one side has is left alone, and noted.
             cast: convert elements to the types of the live tensors.
+            part: as for ``save``.
 
         Raises:
             NothingToRestore: there is none; says why for each.
             Mismatch: it does not fit: all names, shapes and types that differ are in the message.
             StoreRefused, StoreProblem: the store is another job's, or does not answer.
         """
-        request = Request(state, local or {}, Rules(strict, cast), step, generation, self._settings.randomness)
+        request = Request(state, local or {}, Rules(strict, cast), step, generation, self._settings.randomness, part)
         loaded = Loading(self._store, self._job, self._meeting, request).run()
         if isinstance(state, dict):
             state.update(loaded.values)
@@ -234,13 +245,15 @@ class Checkpointer:
             self.close()
             return
         # Another rank may not come to close: only what needs no other rank is done, and it must not hide the error.
-        self._closed = True
         problem = self.finish_alone()
         if problem:
             _log.error("%s", problem)
 
     def finish_alone(self) -> str:
         """Without the other ranks: wait for own saves, end the writing process. What went wrong, in words."""
+        if self._closed:
+            return ""
+        self._closed = True
         self._flights.wait_for_all()
         lost = self._flights.untold()
         self._flights.close(self._settings.deadline_s)
@@ -279,10 +292,10 @@ class Checkpointer:
             self._lost_attempts = lost.attempts
             raise SaveFailed(f"{lost.words}. Nothing was saved by this call: call again to go on")
 
-    def _agreed_flight(self, part: _Part, step: int, data_position: Any, layout: str) -> Flight:
+    def _agreed_flight(self, part: _Part, step: int, fields: dict[str, Any]) -> Flight:
         words = "" if part.problem is None else f"{_kind(part.problem)}{part.problem}"
         lost, self._lost_attempts = self._lost_attempts, []
-        mine = [clipped(words), step, part.names, lost, part.term, secrets.token_hex(4)]
+        mine = [clipped(words), [step, fields["group"]], part.names, lost, part.term, secrets.token_hex(4)]
         try:
             everyone = self._meeting.gather(mine)
         except PeersSilent as error:
@@ -302,11 +315,10 @@ class Checkpointer:
             writers=(self._meeting.rank,),
             world=self._meeting.size,
             lead=self._meeting.rank == 0,
-            layout=layout,
             deadline_s=self._settings.deadline_s,
-            data_position=data_position,
             versions=_versions(),
             passes_over=False,  # whoever calls save wants this one
+            **fields,
         )
 
     def _outcome(self, saving: Saving) -> Saved:
@@ -344,9 +356,9 @@ def _disagreement(everyone: list[Any]) -> str:
     problem = told([one[0] for one in everyone])
     if problem:
         return problem
-    steps = sorted({one[1] for one in everyone})
-    if len(steps) > 1:
-        return f"the ranks save different steps: {steps}"
+    places = sorted({(step, part) for step, part in (one[1] for one in everyone)})
+    if len(places) > 1:
+        return f"the ranks save different steps or parts: {', '.join(f'step {s} {p}'.strip() for s, p in places)}"
     others = [rank for rank, one in enumerate(everyone) if one[2] != everyone[0][2]]
     if others:
         return (
@@ -366,75 +378,3 @@ def _versions() -> dict[str, str]:
         "torch": str(torch.__version__),
         "python": platform.python_version(),
     }
-
-
-# --- without an object of one's own -----------------------------------------------------------------------------
-
-_kept: dict[tuple[str, str], Checkpointer] = {}
-
-
-def save(store: str | os.PathLike[str], state: Mapping[str, Any], *, step: int, **how: Any) -> Saved:
-    """``Checkpointer(store).save(state, step=step)``, with ``job`` and what ``Checkpointer.save`` takes.
-
-    The Checkpointer is kept for the next call and closed at the end of the process.
-    """
-    saved = _kept_for(store, how).save(state, step=step, wait=True, **how)
-    assert isinstance(saved, Saved)
-    return saved
-
-
-def async_save(store: str | os.PathLike[str], state: Mapping[str, Any], *, step: int, **how: Any) -> Saving:
-    """Like ``save``, but returns after one copy in memory.
-
-    An error surfaces in ``result()``, else at the next save, else at the end of the process as its exit code 1.
-    """
-    saving = _kept_for(store, how).save(state, step=step, wait=False, **how)
-    assert isinstance(saving, Saving)
-    return saving
-
-
-def load(store: str | os.PathLike[str], state: Mapping[str, Any], **how: Any) -> Loaded:
-    """``Checkpointer(store).load(state)``, with ``job`` and what ``Checkpointer.load`` takes."""
-    return _kept_for(store, how).load(state, **how)
-
-
-def _kept_for(store: str | os.PathLike[str], how: dict[str, Any]) -> Checkpointer:
-    key = (os.fspath(store), how.pop("job", "default"))
-    kept = _kept.get(key)
-    if kept is None or kept._closed:
-        kept = _kept[key] = Checkpointer(key[0], job=key[1])
-    return kept
-
-
-class _AtExit:
-    """Finishes what was not closed when the process ends; a lost save that nobody heard of makes its exit code 1."""
-
-    def __init__(self) -> None:
-        self._open: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
-        self._pid = 0
-
-    def watch(self, checkpointer: Checkpointer) -> None:
-        if not self._pid:
-            atexit.register(self.finish)
-        self._pid = os.getpid()
-        self._open.add(checkpointer)
-
-    def finish(self) -> None:
-        if os.getpid() != self._pid:
-            return  # a fork: its parent does it
-        problems = []
-        for checkpointer in list(self._open):
-            if not checkpointer._closed:
-                checkpointer._closed = True
-                with contextlib.suppress(CheckpointProblem, OSError):
-                    problems.append(checkpointer.finish_alone())
-        words = "; ".join(filter(None, problems))
-        if words:
-            sys.stderr.write(f"closeranks: {time.strftime('%H:%M:%S')} {words}\n")
-            logging.shutdown()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(1)  # the only way to an exit code from here
-
-
-_at_exit = _AtExit()

@@ -49,6 +49,7 @@ class Request(NamedTuple):
     step: int | None
     generation: int | None
     randomness: bool
+    part: str = ""
 
 
 class Loading:
@@ -104,7 +105,7 @@ class Loading:
         step, number = self._request.step, self._request.generation
         alive = [
             one
-            for one in log.refresh().newest_first()
+            for one in log.refresh().newest_first(self._request.part)
             if (one.number == number if number is not None else one.is_good)
             and (step is None or one.manifest.step == step)
         ]
@@ -132,7 +133,9 @@ class Loading:
         mine: Exception
         try:
             reader = Reader(self._request.state, self._local, self._meeting.rank, self._request.rules)
-            self._incoming, restored = read_checked([home], reader, PlanRules(generation=number, trusted=False))
+            self._incoming, restored = read_checked(
+                [home], reader, PlanRules(generation=number, trusted=False, group=self._request.part)
+            )
             self._notes = [note for note in restored.refused if not note.endswith("was asked for")]
         except Mismatch as error:
             differs, mine = str(error), error
