@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
+import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
 _CHUNK_BYTES: Final = 1 << 16
 _FAILED: Final = 1
+_THREADS: Final = "OPENBLAS_NUM_THREADS"
+MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where stores do not wait for a disk; names are made by tempfile
 
 
 class Child(NamedTuple):
@@ -84,13 +87,10 @@ def ending(child: Child) -> Ending:
     return Ending(killed, failed or _unknown(status, killed), tuple(one for one in reports if one[0] != "failed"))
 
 
-def end_all(children: list[Child]) -> None:
-    """Kill and reap what is left of them."""
-    for child in children:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child.pid, signal.SIGKILL)
-    for child in children:
-        ending(child)
+def alone() -> None:
+    """Begin anew, if need be, in a process where numpy starts no threads: a fork beside them may hang."""
+    if os.environ.get(_THREADS) != "1":
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _THREADS: "1"})  # noqa: S606
 
 
 def _unknown(status: int, killed: bool) -> str:

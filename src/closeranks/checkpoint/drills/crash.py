@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import os
 import random
 import shutil
 import socket
@@ -24,7 +23,7 @@ from typing import Final, NamedTuple
 
 from closeranks.checkpoint.drill_disk import RecordingFiles, possible_disks
 from closeranks.checkpoint.drill_files import KillingFiles
-from closeranks.checkpoint.drills.children import Child, Ending, ending, kill, report, start
+from closeranks.checkpoint.drills.children import MEMORY, Child, Ending, alone, ending, kill, report, start
 from closeranks.checkpoint.drills.judge import judge
 from closeranks.checkpoint.drills.life import Acknowledged, Life, follow, live
 from closeranks.checkpoint.stores.directory import DirectoryStore
@@ -32,8 +31,6 @@ from closeranks.checkpoint.stores.directory import DirectoryStore
 SAVES: Final = 4  # of a life: enough for incremental saves, retirements and sweeps
 _LIVES_OF_A_STORE: Final = 10
 _CUTS_OF_A_RECORDING: Final = 25
-_ONE_THREAD: Final = "OPENBLAS_NUM_THREADS"
-_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - names are made by tempfile
 _VICTIMS: Final = ("lead", "follower", "both")
 
 
@@ -195,7 +192,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="where the stores are made (default: /dev/shm)")
     options = parser.parse_args(words)
     # A kill leaves the page cache alone and cuts are worked out, so memory does as well as a disk, and is quick.
-    where = options.folder or (_MEMORY if _MEMORY.is_dir() else None)
+    where = options.folder or (MEMORY if MEMORY.is_dir() else None)
     with tempfile.TemporaryDirectory(prefix="closeranks-crash-", dir=where) as name:
         folder = Path(name)
         cases: list[Iterator[Case]] = [
@@ -225,6 +222,5 @@ def _told(cases: Iterator[Case], seed: int) -> int:
 
 
 if __name__ == "__main__":
-    if os.environ.get(_ONE_THREAD) != "1":  # set before numpy starts its threads: a fork beside them may hang
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _ONE_THREAD: "1"})  # noqa: S606
+    alone()
     sys.exit(main())

@@ -133,10 +133,10 @@ def _is_closed(peer: socket.socket, within_s: float) -> bool:
 
 def _keep_house(store: Store, log: CommitLog, term: int, generation: int, given_up: set[str]) -> None:
     if generation % _PIN_EVERY == 0:
-        log.append_as_visitor(Pin(generation=generation, label="drill"))
+        log.append(term, Pin(generation=generation, label="drill"))
         for pinned in [g.number for g in log.history.generations.values() if g.pinned and g.number < generation]:
-            log.append_as_visitor(Unpin(generation=pinned))
+            log.append(term, Unpin(generation=pinned))
     elif generation % _PIN_EVERY == 1:
-        log.append_as_visitor(Verified(generation=generation, held=True))
+        log.append(term, Verified(generation=generation, held=True))
     log.retire(term, choose(log.refresh(), POLICY, time.time()).retire)
-    sweep(store, log, given_up=given_up)
+    sweep(store, log, term=term, given_up=given_up)
