@@ -5,7 +5,21 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from closeranks.checkpoint import box_table
+from closeranks.checkpoint.box_table import Boxes, first_of_equal
 from closeranks.checkpoint.cover import Box, Hole, cover
+
+
+def covered(sources, ranks, needs):
+    """With lists of boxes in place of arrays."""
+    return cover(arrays(sources, needs), np.array(ranks, int), arrays(needs, sources))
+
+
+def arrays(boxes, others):
+    dimensions = len((*boxes, *others, Box((), ()))[0].shape)
+    shape = len(boxes), dimensions
+    offsets = np.array([box.offsets for box in boxes], int).reshape(shape)
+    return Boxes(offsets, np.array([box.shape for box in boxes], int).reshape(shape))
 
 
 def area(box):
@@ -19,7 +33,7 @@ def painted(sources, ranks, needs, pieces, whole):
         best[area(source)] = np.minimum(best[area(source)], rank)
     counts = [np.zeros(need.shape, int) for need in needs]
     got = [np.full(need.shape, -1) for need in needs]
-    for source, need, source_offsets, need_offsets, shape in zip(*pieces, strict=True):
+    for source, need, source_offsets, need_offsets, shape in zip(*(column.tolist() for column in pieces), strict=True):
         target = area(Box(need_offsets, shape))
         counts[need][target] += 1
         got[need][target] = ranks[source]
@@ -64,7 +78,7 @@ def cases(draw):
 @given(cases())
 def test_every_element_comes_exactly_once_and_from_the_lowest_rank_or_the_hole_is_one(case):
     whole, sources, ranks, needs = case
-    found = cover(sources, ranks, needs)
+    found = covered(sources, ranks, needs)
     held = np.zeros(whole, bool)
     for source in sources:
         held[area(source)] = True
@@ -85,19 +99,31 @@ def rows(parts, length):
 
 
 def test_the_number_of_pieces_is_that_of_the_overlaps_and_no_more():
-    assert len(cover(rows(400, 12_000), [0] * 400, rows(300, 12_000)).source) == 600
+    assert len(covered(rows(400, 12_000), [0] * 400, rows(300, 12_000)).source) == 600
 
 
 def test_many_equal_copies_of_a_tensor_are_read_from_one():
     whole = Box((0,), (8,))
-    found = cover([whole] * 500, [0] * 500, [Box((k,), (1,)) for k in range(8)])
-    assert set(found.source) == {0}
+    found = covered([whole] * 500, [0] * 500, [Box((k,), (1,)) for k in range(8)])
+    assert set(found.source.tolist()) == {0}
 
 
 def test_a_hole_in_a_large_grid_is_named_exactly():
     sources = [box for box in rows(100, 1000) if box.offsets[0] != 370]
-    assert cover(sources, [0] * 99, rows(7, 1000)) == Hole(2, Box((370, 0), (10, 4)))
+    assert covered(sources, [0] * 99, rows(7, 1000)) == Hole(2, Box((370, 0), (10, 4)))
 
 
 def test_a_box_is_written_as_a_slice():
     assert str(Box((0, 64), (128, 32))) == "[0:128, 64:96]"
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=12))
+def test_the_first_of_equal_boxes_is_found(pairs):
+    boxes = arrays([Box((a,), (b,)) for a, b in pairs], [])
+    assert first_of_equal(boxes).tolist() == [pairs.index(pair) for pair in pairs]
+
+
+def test_boxes_that_are_mixed_to_one_number_are_told_apart_all_the_same(monkeypatch):
+    monkeypatch.setattr(box_table, "_MIX", 0)
+    boxes = arrays([Box((0,), (1,)), Box((1,), (1,)), Box((0,), (1,))], [])
+    assert first_of_equal(boxes).tolist() == [0, 1, 0]

@@ -147,7 +147,7 @@ def torn_run_folder(folder):
     [
         (lambda folder: folder / "absent", "no such folder"),
         (lambda folder: folder, "the folder is empty: no checkpoint was ever saved here"),
-        (lambda folder: ((folder / "train.py").touch(), folder)[1], "without closeranks-store.json; it holds 'train.py'"),
+        (lambda folder: ((folder / "train.py").touch(), folder)[1], "json; it holds 'train.py'"),
         (lambda folder: ((folder / ".metadata").touch(), folder)[1], "it holds a checkpoint of torch.distributed"),
         (lambda folder: ((folder / "a.pt").touch(), folder)[1], "it holds files of torch.save; to take it over:"),
         (lambda folder: ((folder / "a.pt").touch(), folder / "a.pt")[1], "expected a folder, got a file"),

@@ -5,14 +5,13 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, chain
-from operator import itemgetter
-from typing import Any, NamedTuple
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from closeranks.checkpoint.box_table import Boxes, Ints
+
 _SMALL = 64  # pairs of boxes: below that, plain Python is faster than arrays
 _SPARSE = 4  # cells of a grid for each box in it, at most
 
@@ -32,11 +31,14 @@ class Box(NamedTuple):
 class Pieces(NamedTuple):
     """Boxes that are taken out of sources and put into needs, as columns of equal length."""
 
-    source: list[int]
-    need: list[int]
-    source_offsets: list[tuple[int, ...]]  # from the first element of the source
-    need_offsets: list[tuple[int, ...]]
-    shape: list[tuple[int, ...]]
+    source: Ints
+    need: Ints
+    source_offsets: Ints  # from the first element of the source
+    need_offsets: Ints
+    shape: Ints
+
+
+_Row = tuple[int, int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # of Pieces
 
 
 class Hole(NamedTuple):
@@ -46,51 +48,56 @@ class Hole(NamedTuple):
     box: Box
 
 
-def cover(sources: Sequence[Box], ranks: Sequence[int], needs: Sequence[Box]) -> Pieces | Hole:
+def cover(sources: Boxes, ranks: Ints, needs: Boxes) -> Pieces | Hole:
     """Cover every element of every need exactly once; or the first need that cannot be covered.
 
     ``ranks`` of the sources ascend, and each element comes from the lowest rank that holds it. All boxes are of one
     tensor. A need without elements needs no piece. Time is linear in sources, needs and pieces where the sources form
     a grid, which every layout of ranks does; else it grows with the overlaps along the most divided dimension.
     """
-    if len(sources) * len(needs) > _SMALL:
+    if len(sources.shapes) * len(needs.shapes) > _SMALL:
         grid = _Grid.of(sources)
         if grid is not None:
             return grid.cover(needs)
-    return _cover_few(sources, ranks, needs)
+    found = _cover_few(_listed(sources), ranks.tolist(), _listed(needs))
+    if isinstance(found, Hole):
+        return found
+    dimensions = needs.shapes.shape[1]
+    columns = zip(*found, strict=True) if found else ([], [], [], [], [])
+    source, need, *boxes = (np.array(column, np.int64) for column in columns)
+    return Pieces(source, need, *(box.reshape(len(source), dimensions) for box in boxes))
 
 
-def _cover_few(sources: Sequence[Box], ranks: Sequence[int], needs: Sequence[Box]) -> Pieces | Hole:
+def _listed(boxes: Boxes) -> list[Box]:
+    rows = zip(boxes.offsets.tolist(), boxes.shapes.tolist(), strict=True)
+    return [Box(tuple(offsets), tuple(shape)) for offsets, shape in rows]
+
+
+def _cover_few(sources: Sequence[Box], ranks: Sequence[int], needs: Sequence[Box]) -> list[_Row] | Hole:
     first = {box: number for number, box in zip(range(len(sources) - 1, -1, -1), reversed(sources), strict=True)}
     shelf = None
-    pieces = Pieces([], [], [], [], [])
+    rows: list[_Row] = []
     for number, need in enumerate(needs):
         if 0 in need.shape:
             continue
         same = first.get(need)
         if same is not None and ranks[same] == ranks[0]:
             origin = (0,) * len(need.shape)
-            _add(pieces, (same, number, origin, origin, need.shape))
+            rows.append((same, number, origin, origin, need.shape))
             continue
         shelf = shelf or _Shelf({box: source for box, source in first.items() if 0 not in box.shape})
         left = [need]
         for source, box in shelf.near(need):
-            left = _take(left, (source, box), (number, need), pieces)
+            left = _take(left, (source, box), (number, need), rows)
             if not left:
                 break
         if left:
             return Hole(number, left[0])
-    return pieces
+    return rows
 
 
-def _add(pieces: Pieces, row: tuple[Any, ...]) -> None:
-    columns: tuple[list[Any], ...] = pieces
-    for column, value in zip(columns, row, strict=True):
-        column.append(value)
-
-
-def _take(left: list[Box], source: tuple[int, Box], need: tuple[int, Box], pieces: Pieces) -> list[Box]:
-    """Take from one source what is still left, into ``pieces``; what is left then."""
+def _take(left: list[Box], source: tuple[int, Box], need: tuple[int, Box], rows: list[_Row]) -> list[Box]:
+    """Take from one source what is still left, into ``rows``; what is left then."""
     after: list[Box] = []
     for box in left:
         common = _common(box, source[1])
@@ -99,7 +106,7 @@ def _take(left: list[Box], source: tuple[int, Box], need: tuple[int, Box], piece
             continue
         source_offsets = _minus(common.offsets, source[1].offsets)
         need_offsets = _minus(common.offsets, need[1].offsets)
-        _add(pieces, (source[0], need[0], source_offsets, need_offsets, common.shape))
+        rows.append((source[0], need[0], source_offsets, need_offsets, common.shape))
         after.extend(_without(box, common))
     return after
 
@@ -163,11 +170,10 @@ class _Grid:
         self._cells = cells  # number of the source, -1 where there is none
 
     @classmethod
-    def of(cls, boxes: Sequence[Box]) -> _Grid | None:
+    def of(cls, boxes: Boxes) -> _Grid | None:
         """The grid, or None where the boxes form none. Of equal boxes the first counts."""
-        offsets, shapes = _columns(boxes)
-        number = np.flatnonzero(shapes.all(axis=1))[::-1]  # backwards, so that the first is written last
-        offsets, shapes = offsets[number], shapes[number]
+        number = np.flatnonzero(boxes.shapes.all(axis=1))[::-1]  # backwards, so that the first is written last
+        offsets, shapes = boxes.offsets[number], boxes.shapes[number]
         starts, ends, places = [], [], []
         for d in range(offsets.shape[1]):
             start, at, place = np.unique(offsets[:, d], return_index=True, return_inverse=True)
@@ -178,22 +184,22 @@ class _Grid:
             ends.append(start + size)
             places.append(place)
         dimensions = tuple(len(start) for start in starts)
-        if not starts or math.prod(dimensions) > _SPARSE * len(boxes):
+        if not starts or math.prod(dimensions) > _SPARSE * len(number):
             return None
         cells = np.full(dimensions, -1, np.int64)
         cells[tuple(places)] = number
         return cls(starts, ends, cells)
 
-    def cover(self, needs: Sequence[Box]) -> Pieces | Hole:
+    def cover(self, needs: Boxes) -> Pieces | Hole:
         """See the function of this name."""
-        low, shapes = _columns(needs)
+        low, shapes = needs
         high, columns = low + shapes, range(low.shape[1])
         begin = np.stack([np.searchsorted(self._ends[d], low[:, d], "right") for d in columns], axis=1)
         count = np.stack([np.searchsorted(self._starts[d], high[:, d], "left") for d in columns], axis=1) - begin
         count = np.where(shapes.all(axis=1, keepdims=True), count.clip(0), 0)
-        number = count.prod(axis=1)
-        row = np.repeat(np.arange(len(low)), number)
-        within = np.arange(len(row)) - np.repeat(np.cumsum(number) - number, number)
+        cells = count.prod(axis=1)
+        row = np.repeat(np.arange(len(low)), cells)
+        within = np.arange(len(row)) - np.repeat(np.cumsum(cells) - cells, cells)
         place = np.empty((len(row), len(columns)), np.int64)
         for d in reversed(columns):
             within, place[:, d] = np.divmod(within, count[row, d])
@@ -207,8 +213,9 @@ class _Grid:
         np.add.at(held, row, np.where(source < 0, 0, shape.prod(axis=1)))
         short = np.flatnonzero(held != shapes.prod(axis=1))
         if len(short):
-            return self._hole(int(short[0]), needs[short[0]])
-        return Pieces(source.tolist(), row.tolist(), _rows(common - start), _rows(common - low[row]), _rows(shape))
+            number = int(short[0])
+            return self._hole(number, Box(tuple(low[number].tolist()), tuple(shapes[number].tolist())))
+        return Pieces(source, row, common - start, common - low[row], shape)
 
     def _hole(self, number: int, need: Box) -> Hole:
         """Where exactly the hole is: found by taking away, cell by cell."""
@@ -216,20 +223,5 @@ class _Grid:
         for place in np.argwhere(self._cells >= 0):
             starts = tuple(int(self._starts[d][p]) for d, p in enumerate(place))
             sizes = tuple(int(self._ends[d][p]) - start for (d, p), start in zip(enumerate(place), starts, strict=True))
-            left = _take(left, (0, Box(starts, sizes)), (number, need), Pieces([], [], [], [], []))
+            left = _take(left, (0, Box(starts, sizes)), (number, need), [])
         return Hole(number, left[0])
-
-
-def _columns(boxes: Sequence[Box]) -> tuple[Ints, Ints]:
-    """Offsets and shapes, a row for each box."""
-    count, dimensions = len(boxes), len(boxes[0].shape)
-
-    def table(which: int) -> Ints:
-        numbers = chain.from_iterable(map(itemgetter(which), boxes))
-        return np.fromiter(numbers, np.int64, count * dimensions).reshape(count, dimensions)
-
-    return table(0), table(1)
-
-
-def _rows(table: Ints) -> list[tuple[int, ...]]:
-    return list(zip(*table.T.tolist(), strict=True))

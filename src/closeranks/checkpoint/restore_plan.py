@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
-from closeranks.checkpoint.cover import Box, Hole, cover
+from closeranks.checkpoint.box_table import (
+    BoxTable,
+    Ints,
+    Numbering,
+    by_number,
+    first_of_equal,
+    names_of,
+    spelled,
+    table_of,
+)
+from closeranks.checkpoint.cover import Hole, Pieces, cover
 from closeranks.checkpoint.format import Slice
 
-_NAME, _KIND, _BOX = attrgetter("name"), attrgetter("dtype", "global_shape"), attrgetter("offsets", "shape")
+_HOME, _WRITER = attrgetter("home"), attrgetter("writer")
 _NAMED = 3  # tensors that a reason names before it counts the rest
 
 
@@ -121,11 +132,13 @@ class NoPlan(_Value, frozen=True):
 
 
 class _Wanted(NamedTuple):
-    """What is needed of one tensor."""
+    """All needs as a table, and of each tensor those that differ."""
 
-    dtype: str
-    global_shape: tuple[int, ...]
-    needs: dict[Box, int]  # the number of the first need of each box
+    numbering: Numbering
+    table: BoxTable
+    kind: Ints  # by tensor
+    repeats: tuple[tuple[int, int], ...]
+    distinct: list[Ints]  # rows of the table, by tensor
 
 
 def plan_restore(inventory: Inventory, needs: Sequence[Need], rules: Rules | None = None) -> Plan | NoPlan:
@@ -138,12 +151,12 @@ def plan_restore(inventory: Inventory, needs: Sequence[Need], rules: Rules | Non
         ValueError: two needs contradict each other about the whole tensor.
     """
     rules = rules or Rules()
-    wanted, repeats = _by_tensor(needs)
+    wanted = _wanted(needs)
     passed: list[Passed] = []
     for point in newest_first(inventory.points):
         found = ruled_out(point, rules) or _fetches(point, wanted)
         if not isinstance(found, str):
-            return Plan(point=point, fetches=tuple(found), repeats=tuple(repeats), passed=tuple(passed))
+            return Plan(point=point, fetches=tuple(found), repeats=wanted.repeats, passed=tuple(passed))
         passed.append(Passed(step=point.step, generation=point.generation, reason=found))
     return NoPlan(passed=tuple(passed))
 
@@ -172,32 +185,30 @@ def without(inventory: Inventory, attempt: str, home: str, writer: int) -> Inven
     return Inventory(points=tuple(points))
 
 
-def _by_tensor(needs: Sequence[Need]) -> tuple[dict[str, _Wanted], list[tuple[int, int]]]:
-    numbers: dict[str, list[int]] = {}
-    for number, name in enumerate(map(_NAME, needs)):
-        numbers.setdefault(name, []).append(number)
-    wanted: dict[str, _Wanted] = {}
-    repeats: list[tuple[int, int]] = []
-    for name, mine in numbers.items():
-        first: dict[Box, int] = {}
-        for number, need in zip(mine, map(needs.__getitem__, mine), strict=True):
-            known = first.setdefault(Box(need.offsets, need.shape), number)
-            if known != number:
-                repeats.append((number, known))
-        _require_agreement(name, mine, needs)
-        wanted[name] = _Wanted(needs[mine[0]].dtype, needs[mine[0]].global_shape, first)
-    return wanted, repeats
-
-
-def _require_agreement(name: str, numbers: Sequence[int], needs: Sequence[Need]) -> None:
-    kinds = list(map(_KIND, map(needs.__getitem__, numbers)))
-    odd = next((place for place, kind in enumerate(kinds) if kind != kinds[0]), None)
-    if odd is not None:
-        (expected, expected_shape), (got, got_shape) = kinds[0], kinds[odd]
+def _wanted(needs: Sequence[Need]) -> _Wanted:
+    numbering = Numbering(names_of(needs))
+    table, _ = table_of((needs,), numbering)
+    kind = table.kind[table.order[table.bounds[:-1]]]
+    odd = np.flatnonzero(kind[table.tensor] != table.kind)
+    if len(odd):
+        number, kinds = int(odd[0]), by_number(numbering.kinds)
+        expected, got = spelled(kinds[kind[table.tensor[number]]]), spelled(kinds[table.kind[number]])
         raise ValueError(
-            f"need {numbers[odd]}, {name}: expected {expected} {list(expected_shape)} as by other readers, "
-            f"got {got} {list(got_shape)}; readers must agree about the whole tensor"
+            f"need {number}, {needs[number].name}: expected {expected} as by other readers, got {got}; "
+            "readers must agree about the whole tensor"
         )
+    dimensions = [len(shape) for _, shape in by_number(numbering.kinds)]
+    distinct: list[Ints] = []
+    repeats: list[tuple[int, int]] = []
+    for tensor in range(len(numbering.names)):
+        rows = table.rows(tensor)
+        if len(rows) > 1:
+            first = first_of_equal(table.boxes(rows, dimensions[kind[tensor]]))
+            again = first != np.arange(len(rows))
+            repeats.extend(zip(rows[again].tolist(), rows[first[again]].tolist(), strict=True))
+            rows = rows[~again]
+        distinct.append(rows)
+    return _Wanted(numbering, table, kind, tuple(sorted(repeats)), distinct)
 
 
 def ruled_out(point: Point, rules: Rules) -> str:
@@ -230,26 +241,65 @@ def _some(noun: str, of: Sequence[object]) -> str:
     return f"{noun}{'s' if len(of) > 1 else ''} {named}{more}"
 
 
-def _fetches(point: Point, wanted: Mapping[str, _Wanted]) -> list[Fetch] | str:
+def _fetches(point: Point, wanted: _Wanted) -> list[Fetch] | str:
     """Every read, or what is missing, in words."""
+    names = wanted.numbering.names
     holdings = _distinct(point.holdings)
-    rows = {name: _Rows([], [], []) for name in wanted}
-    for holding in holdings:
-        for number, piece in enumerate(holding.slices):
-            found = rows.get(piece.name)
-            if found is not None:
-                found.holdings.append(holding)
-                found.numbers.append(number)
-                found.slices.append(piece)
-    absent = [name for name, found in rows.items() if not found.slices]
-    if absent:
-        return f"it does not hold {_some('tensor', absent)}"
+    table, place = table_of((holding.slices for holding in holdings), wanted.numbering)
+    absent = np.flatnonzero(np.diff(table.bounds) == 0)
+    if len(absent):
+        return f"it does not hold {_some('tensor', [names[tensor] for tensor in absent])}"
+    kinds = by_number(wanted.numbering.kinds)
+    odd = np.flatnonzero(wanted.kind[table.tensor] != table.kind)
+    if len(odd):
+        tensor, kept = table.tensor[odd[0]], spelled(kinds[table.kind[odd[0]]])
+        return f"{names[tensor]} is {kept} in it, and {spelled(kinds[wanted.kind[tensor]])} is needed"
+    sources = _Sources.of(holdings, place)
     fetches: list[Fetch] = []
-    for name, want in wanted.items():
-        problem = _cover(name, want, rows[name], fetches)
-        if problem:
-            return problem
+    for tensor, mine in enumerate(wanted.distinct):
+        rows, whole = table.rows(tensor), kinds[wanted.kind[tensor]][1]
+        needs = wanted.table.boxes(mine, len(whole))
+        found = cover(table.boxes(rows, len(whole)), sources.tier[rows], needs)
+        if isinstance(found, Hole):
+            return f"no home has {names[tensor]}{found.box} of {list(whole)}"
+        fetches.extend(sources.fetches(rows, mine, found))
     return fetches
+
+
+class _Sources(NamedTuple):
+    """Where the rows of the table of slices come from."""
+
+    holdings: Sequence[Holding]
+    holding: Ints  # number of the holding, by row
+    number: Ints  # of the slice in it
+    tier: Ints
+
+    @classmethod
+    def of(cls, holdings: Sequence[Holding], place: Ints) -> _Sources:
+        """``place``: of the rows among all slices."""
+        ends = np.cumsum([len(holding.slices) for holding in holdings])
+        holding = np.searchsorted(ends, place, "right")
+        number = place - np.concatenate(([0], ends))[holding]
+        return cls(holdings, holding, number, np.array([holding.tier for holding in holdings], np.int64)[holding])
+
+    def fetches(self, rows: Ints, needs: Ints, found: Pieces) -> Iterator[Fetch]:
+        """The reads of one tensor, whose slices are in these rows."""
+        row = rows[found.source]
+        holdings = list(map(self.holdings.__getitem__, self.holding[row].tolist()))
+        return map(
+            Fetch,
+            map(_HOME, holdings),
+            map(_WRITER, holdings),
+            self.number[row].tolist(),
+            _tuples(found.source_offsets),
+            needs[found.need].tolist(),
+            _tuples(found.need_offsets),
+            _tuples(found.shape),
+        )
+
+
+def _tuples(table: Ints) -> Iterable[tuple[int, ...]]:
+    return zip(*table.T.tolist(), strict=True) if table.shape[1] else [()] * len(table)
 
 
 def _distinct(holdings: Sequence[Holding]) -> list[Holding]:
@@ -260,38 +310,3 @@ def _distinct(holdings: Sequence[Holding]) -> list[Holding]:
         if all(other.slices != holding.slices for other in of_writer):
             of_writer.append(holding)
     return sorted((h for of_writer in kept.values() for h in of_writer), key=lambda h: (h.tier, h.writer, h.home))
-
-
-class _Rows(NamedTuple):
-    """The slices of one tensor, those from the nearest homes first."""
-
-    holdings: list[Holding]
-    numbers: list[int]  # in the holding
-    slices: list[Slice]
-
-
-def _cover(name: str, want: _Wanted, rows: _Rows, fetches: list[Fetch]) -> str:
-    """Add the reads of one tensor; the problem, if there is one."""
-    for dtype, global_shape in map(_KIND, rows.slices):
-        if dtype != want.dtype or global_shape != want.global_shape:
-            needed = f"{want.dtype} {list(want.global_shape)}"
-            return f"{name} is {dtype} {list(global_shape)} in it, and {needed} is needed"
-    boxes = list(map(Box._make, map(_BOX, rows.slices)))
-    found = cover(boxes, [holding.tier for holding in rows.holdings], list(want.needs))
-    if isinstance(found, Hole):
-        return f"no home has {name}{found.box} of {list(want.global_shape)}"
-    numbers = list(want.needs.values())
-    homes, writers = [h.home for h in rows.holdings], [h.writer for h in rows.holdings]
-    fetches.extend(
-        map(
-            Fetch,
-            map(homes.__getitem__, found.source),
-            map(writers.__getitem__, found.source),
-            map(rows.numbers.__getitem__, found.source),
-            found.source_offsets,
-            map(numbers.__getitem__, found.need),
-            found.need_offsets,
-            found.shape,
-        )
-    )
-    return ""
