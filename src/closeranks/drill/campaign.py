@@ -51,7 +51,14 @@ def planned(plan: Plan, path: str, seeds: range) -> list[Drawn]:
 def drawn_at_random(run: RunSpec, steps: int, seeds: range) -> list[Drawn]:
     """Random drills of a command that makes ``steps`` steps, one for each seed."""
     launcher = ("closeranks", "drill", "--random", "1", "--seed")
-    sizes = ("--nproc-per-node", str(run.seats), "--spares", str(run.spares), "--timeout", f"{run.timeout_s:g}")
+    sizes: tuple[str, ...] = (
+        "--nproc-per-node",
+        str(run.seats),
+        "--spares",
+        str(run.spares),
+        "--timeout",
+        f"{run.timeout_s:g}",
+    )
     sizes += ("--save-every", run.save_every) if run.save_every else ()
     return [
         Drawn(
