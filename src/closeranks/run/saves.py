@@ -59,6 +59,7 @@ class Saves:
         self._restarts = 0
         self._next_save = 1
         self._asked: Snapshot | None = None  # not every seat has delivered
+        self._postponed: saving_protocol.TakeSnapshot | None = None  # the final one, until an arena is free
         self._waiting: list[Snapshot] = []  # complete, while no keeper is there to take them
         self._generations: dict[int, Kept] = {}
         self._durable_step: int | None = None  # newest that this run made durable
@@ -204,6 +205,9 @@ class Saves:
         step = decision.step if decision.final else max(decision.step, self.newest_open_step() + 2)
         snapshot = self._vault.begin(self._next_save, step, workers)
         self._next_save += 1
+        if snapshot is None and decision.final:
+            self._postponed = decision  # both arenas are still being written: one of them will be freed
+            return
         if snapshot is None:
             reason = "both arenas are still being written"
             self._problem = reason
@@ -223,7 +227,7 @@ class Saves:
 
     def _leave_if_copied(self) -> None:
         leave = self._leave
-        if leave is not None and self._asked is None:
+        if leave is not None and self._asked is None and self._postponed is None:
             self._leave = None
             leave()
 
@@ -388,6 +392,9 @@ class Saves:
         self._vault.free(report.save)
         if snapshot is not None:
             self._tell(saving_protocol.SaveFreed(step=snapshot.step))
+        postponed, self._postponed = self._postponed, None
+        if postponed is not None:
+            self._ask(postponed)
 
     @_hear.register
     def _(self, report: keeper.Committed) -> None:
