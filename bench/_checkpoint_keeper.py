@@ -21,7 +21,7 @@ from closeranks.checkpoint.writing import Options, Previous, write_shard
 
 def main(folder: str, *fds: str) -> None:
     """Answer requests until the input ends."""
-    os.nice(10)  # as the keeper of a run does
+    os.nice(10)  # the default priority of the keeper of a run: measure what is shipped
     store = DirectoryStore(Path(folder))
     found(store, "bench", make=True, now_wall_s=time.time())
     log = CommitLog(store)

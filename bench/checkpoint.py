@@ -28,7 +28,7 @@ from _common import Bar, Bench, at_most, spelled
 
 from closeranks.checkpoint.arena import Arena, Meta
 from closeranks.checkpoint.format import ShardIndex, ShardRef
-from closeranks.checkpoint.image import Leaf, Layout, lay_out
+from closeranks.checkpoint.image import Layout, Leaf, lay_out
 from closeranks.checkpoint.reading import THREADS, Checks, Region, fetch, read_index
 from closeranks.checkpoint.stores.directory import DirectoryStore
 
@@ -38,6 +38,8 @@ FAST, STRONG = {"blake3": False}, {}
 FROZEN = 0.9  # of the tensors, in the incremental save
 FLAT_SAVES = 50
 FLAT_BYTES = 50_000_000
+RANKS = 4
+RANKS_LIMIT_S = 900.0
 STEP_SIZE = 700  # of the matrices of the training loop: a step of some 10 ms
 
 
@@ -161,7 +163,9 @@ def read_floor(path: Path, target: memoryview, threads: int) -> float:
     began = time.perf_counter()
     fd = os.open(path, os.O_RDONLY)
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda at: os.preadv(fd, [target[at : at + PIECE_BYTES]], at), range(0, len(target), PIECE_BYTES)))
+        list(
+            pool.map(lambda at: os.preadv(fd, [target[at : at + PIECE_BYTES]], at), range(0, len(target), PIECE_BYTES))
+        )
     os.close(fd)
     return time.perf_counter() - began
 
@@ -200,7 +204,9 @@ def load_sides(ours: Ours, index: ShardIndex) -> dict[str, Callable[[], float]]:
     target = np.zeros(index.image_bytes, np.uint8)
     view = memoryview(target)
     path = Path(ours.store.url) / index.extents[0].object
-    regions = [Region(n, (0,), part.shape, view[part.at : part.at + part.length]) for n, part in enumerate(index.slices)]
+    regions = [
+        Region(n, (0,), part.shape, view[part.at : part.at + part.length]) for n, part in enumerate(index.slices)
+    ]
 
     def verified(checks: Checks) -> float:
         began = time.perf_counter()
@@ -258,6 +264,22 @@ def slowdown(ours: Ours, saves: int) -> tuple[list[float], list[float]]:
     return quiet, beside
 
 
+def told_ranks(bench: Bench, folder: Path, sizes: Sizes) -> None:
+    """The same state shared out among several ranks that save at once."""
+    words = [str(folder), str(sizes.state_bytes), str(TENSORS), str(sizes.rounds + 1)]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+    command = [*launcher, str(Path(__file__).with_name("_checkpoint_rank.py")), *words]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=RANKS_LIMIT_S, check=False)
+    rounds = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")][1:]
+    if done.returncode != 0 or not rounds:
+        bench.say(f"{RANKS} ranks: not measured, they ended with {done.returncode}: {done.stderr[-500:]}")
+        return
+    for name in rounds[0]:
+        blocked, total = ([one[name][which] for one in rounds] for which in (0, 1))
+        bench.say(f"{RANKS} ranks: {name:20} blocked {spelled(blocked, 's')}  total {spelled(total, 's')}")
+
+
 def ratios(rounds: Sequence[dict[str, Any]], name: str, floor: str, which: int) -> list[float]:
     """A side over the floor, round by round; ``which``: 0 blocked, 1 total."""
     return [one[name][which] / one[floor][which] for one in rounds]
@@ -276,7 +298,9 @@ def told_saves(bench: Bench, rounds: Sequence[dict[str, Any]], state_bytes: int)
             speed = state_bytes / statistics.median(total) / 1e9
             words.append(f"total {spelled(total, 's')} x{ratio:.2f} {speed:.2f} GB/s")
         bench.say("  ".join(words))
-    blocked = [ratio for name in ("ours, xxh3", "ours, xxh3 + blake3") for ratio in ratios(rounds, name, "floor: copy", 0)]
+    blocked = [
+        ratio for name in ("ours, xxh3", "ours, xxh3 + blake3") for ratio in ratios(rounds, name, "floor: copy", 0)
+    ]
     fast = ratios(rounds, "ours, xxh3", "floor: write", 1)
     strong = ratios(rounds, "ours, xxh3 + blake3", "floor: write", 1)
     return [
@@ -307,6 +331,7 @@ def main() -> int:
         ours = Ours(sizes.state_bytes, folder / "store")
         bars = measured(bench, ours, folder, sizes)
         ours.close()
+        told_ranks(bench, folder / "ranks", sizes)
         growth, arenas = flat_memory(folder / "flat")
     bars.append(at_most(f"memory that {FLAT_SAVES} saves leave behind / state", growth, 0.1))
     bars.append(at_most("arenas / two images", arenas, 1.2))
@@ -318,7 +343,10 @@ def measured(bench: Bench, ours: Ours, folder: Path, sizes: Sizes) -> list[Bar]:
     seed = bench.options.seed
     warm = [torch.zeros_like(tensor) for tensor in ours.tensors.values()]
     theirs = peers.saves(ours.tensors)
-    rounds = [save_round(ours, warm, theirs, folder, seed + number) for number in range(sizes.rounds + 1)]
+    rounds = []
+    for number in range(sizes.rounds + 1):
+        rounds.append(save_round(ours, warm, theirs, folder, seed + number))
+        bench.say(f"round {number} of {sizes.rounds} done")
     bars = told_saves(bench, rounds[1:], sizes.state_bytes)  # the first round warms what is used again
     ours.train()
     ours.take(0)

@@ -37,7 +37,9 @@ def test_every_link_to_a_file_leads_somewhere(path):
 
 
 def test_every_run_command_is_accepted_and_names_a_script_that_exists():
-    options = [parse(command.split()) for command in commands(README, "run")]
+    options: list[RunOptions] = []
+    for command in commands(README, "run"):  # a run that is resumed takes over what the one before it was given
+        options.append(parse(command.split(), lambda _: options[-1]))
     assert options
     assert all(isinstance(option, RunOptions) and (ROOT / option.target).is_file() for option in options)
 
@@ -52,8 +54,8 @@ def test_every_flag_of_a_shown_command_exists(verb):
 def test_every_flag_that_is_named_exists_in_some_command():
     known = {flag for verb in VERBS if verb != "run" for flag in flags_of(verb)}
     for flag in set(re.findall(r"`(--[a-z-]+)", README + DRILLS + GUARANTEES)) - known:
-        value = {"--on-incident": "true"}.get(flag, "5")
-        assert parse([flag, value, "t.py"]).target == "t.py"
+        value = {"--on-incident": "true", "--keep": "last=5"}.get(flag, "5")
+        assert parse(["--store", "ckpt", flag, value, "t.py"], lambda _: RunOptions(target="t.py")).target == "t.py"
 
 
 def test_the_first_screen_is_a_sentence_a_command_and_its_output():

@@ -365,6 +365,24 @@ class SaveFailed(Event, frozen=True, tag=True):
     problem: str
 
 
+class TierReached(Event, frozen=True, tag=True):
+    """A snapshot reached a home beside the store. ``problem``: what is weaker than meant, "" when nothing is."""
+
+    step: int
+    tier: str
+    written_bytes: int
+    took_s: float
+    problem: str = ""
+
+
+class TierMissed(Event, frozen=True, tag=True):
+    """A snapshot did not reach a home beside the store; the other homes are not concerned."""
+
+    step: int
+    tier: str
+    problem: str
+
+
 class CheckpointsRetired(Event, frozen=True, tag=True):
     """Generations that the retention gave up, and their bytes."""
 
@@ -432,6 +450,8 @@ AnyEvent = (
     | SnapshotTaken
     | CheckpointCommitted
     | SaveFailed
+    | TierReached
+    | TierMissed
     | CheckpointsRetired
     | CheckpointVerified
     | StateLoaded

@@ -132,6 +132,14 @@ class Loaded(_Message, frozen=True, tag=True):
     refused: tuple[str, ...] = ()  # homes that were damaged or out of reach, and what was used in their place
 
 
+class Replayed(_Message, frozen=True, tag=True):
+    """A checkpoint was tried out: the loss of seat 0 in the step after it, or why there is none."""
+
+    generation: int
+    loss: float
+    problem: str = ""
+
+
 class Adopted(_Message, frozen=True, tag=True):
     """The state that was loaded is the live one now."""
 
@@ -183,6 +191,7 @@ WorkerMessage = (
     | Snapped
     | Loaded
     | Adopted
+    | Replayed
     | Failed
     | Pong
     | Stack
@@ -256,9 +265,17 @@ class Load(_Message, frozen=True, tag=True):
     """
 
     step: int
-    generation: int | None  # of the store; None: only in memory
+    generation: int | None  # of the store; None: it was not committed
     store: str
+    tiers: str = ""  # the file that names further homes to look at
+    world: int = 0  # seats that saved what these further homes hold
     descriptors: int = 0
+
+
+class Replay(_Message, frozen=True, tag=True):
+    """To a spare: load this checkpoint, do the step after it as seat 0 does, tell the loss, and be as before."""
+
+    load: Load
 
 
 class Adopt(_Message, frozen=True, tag=True):
@@ -282,7 +299,7 @@ class Dump(_Message, frozen=True, tag=True):
 
 
 SupervisorMessage = (
-    Interrupt | Seat | Restore | Go | StopAfter | Snapshot | SaveProblem | Load | Adopt | Leave | Ping | Dump
+    Interrupt | Seat | Restore | Go | StopAfter | Snapshot | SaveProblem | Load | Replay | Adopt | Leave | Ping | Dump
 )
 
 Message = WorkerMessage | SupervisorMessage

@@ -12,7 +12,9 @@ def manifest(term, step, *, nonce=None, world=1, **more):
         ShardRef(writer=writer, object=index_key(attempt, writer), length=1, blake3="0" * 64, image_bytes=0)
         for writer in range(world)
     )
-    return Manifest(**{"attempt": attempt, "step": step, "world": world, "layout": "replicated", "shards": shards} | more)
+    return Manifest(
+        **{"attempt": attempt, "step": step, "world": world, "layout": "replicated", "shards": shards} | more
+    )
 
 
 def entry(number, term, act, *, wall_s=0.0):

@@ -13,13 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.parallel import DataParallel
+from torch.testing._internal.two_tensor import TwoTensor
 
+from checkpoint.through_arena import names, save
+from closeranks.checkpoint.arena import Arena
 from closeranks.checkpoint.problems import Mismatch
 from closeranks.train.boxes import TYPES, Sharding, bytes_of, placed_runs, share_of
-from closeranks.train.capture import capture
+from closeranks.train.capture import capture, copy_into
+from closeranks.train.host_memory import PinnedMemory
 from closeranks.train.restore_parts import equal_bits
 from closeranks.train.tree import NotProtectable
-from tests.checkpoint.through_arena import names, save
 
 
 def network(seed: int = 0) -> nn.Sequential:
@@ -217,7 +220,7 @@ def seats(count: int) -> Any:
 def test_each_seat_gets_its_own_buffers_and_local_state_and_extra_seats_those_of_k_mod_n(
     readers: int, taken: list[int]
 ) -> None:
-    from tests.checkpoint.through_arena import Save
+    from checkpoint.through_arena import Save
 
     kept = Save(seats(3)[0])
     for seat in range(readers):
@@ -363,3 +366,61 @@ def test_a_structure_that_lies_is_refused_and_changes_nothing(damage: Any) -> No
     with pytest.raises(Mismatch):
         kept.load({"model": fresh})
     assert state_bits(fresh) == before
+
+
+def test_a_parameter_that_wraps_other_tensors_is_saved_by_its_parts_and_restored_in_place() -> None:
+    def made(value: float) -> nn.Module:
+        module = nn.Module()
+        inner = TwoTensor(torch.full((2,), value), torch.full((2,), 10 * value))
+        module.register_buffer("w", inner)
+        return module
+
+    model, fresh = made(3.0), made(0.0)
+    assert names([capture({"m": model}, {}, 0, 1)]) == ["m/w/a", "m/w/b"]
+    inner = fresh.w
+    save({"m": model}).load({"m": fresh})
+    assert fresh.w is inner
+    assert (inner.a.tolist(), inner.b.tolist()) == ([3.0, 3.0], [30.0, 30.0])
+    with pytest.raises(NotProtectable, match="a dense tensor, not a wrapper of others"):
+        capture({"x": {"w": model.w}}, {}, 0, 1)
+
+
+def test_an_arena_that_is_used_again_takes_another_layout_and_the_same_one_anew() -> None:
+    arena = Arena.create("test")
+    for state in ({"a": torch.ones(3)}, {"a": torch.full((3,), 2.0)}, {"a": torch.zeros(2**20), "b": torch.ones(1)}):
+        copy_into(capture(state, {}, 0, 1), arena, 1)
+        filled = arena.filled()
+        assert filled is not None
+        for part in filled.slices:
+            data = bytes(filled.image[part.at : part.at + part.length])
+            assert data == state[part.name].numpy().tobytes()
+
+
+class Runtime:
+    """Plays the part of CUDA's host memory calls."""
+
+    def __init__(self, *, limit: int) -> None:
+        self.limit, self.registered = limit, {}
+
+    def cudaHostRegister(self, pointer: int, size: int, _flags: int) -> int:  # noqa: N802 - the name in CUDA
+        assert pointer not in self.registered
+        if size > self.limit:
+            return 2
+        self.registered[pointer] = size
+        return 0
+
+    def cudaHostUnregister(self, pointer: int) -> int:  # noqa: N802
+        del self.registered[pointer]
+        return 0
+
+
+def test_memory_is_pinned_once_until_it_moves_or_grows_and_a_limit_is_no_failure() -> None:
+    runtime = Runtime(limit=100)
+    pinned, memory = PinnedMemory(runtime), torch.zeros(80, dtype=torch.uint8)
+    assert pinned.cover(memory[:40])
+    assert pinned.cover(memory[:20])
+    assert list(runtime.registered.values()) == [40]
+    assert pinned.cover(memory)
+    assert list(runtime.registered.values()) == [80]
+    assert not pinned.cover(torch.zeros(101, dtype=torch.uint8))
+    assert runtime.registered == {}

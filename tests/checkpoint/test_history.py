@@ -25,7 +25,8 @@ def test_a_claim_of_any_term_but_the_next_is_void():
 
 
 @pytest.mark.parametrize(
-    "act", [Commit(manifest=manifest(1, 7)), Retire(generations=(2,)), Pin(generation=2), Verified(generation=2, held=True)]
+    "act",
+    [Commit(manifest=manifest(1, 7)), Retire(generations=(2,)), Pin(generation=2), Verified(generation=2, held=True)],
 )
 def test_whatever_an_old_term_appends_is_void_and_says_who_claimed_the_newer_one(act):
     before = history_of(claimed(1), committed(1, 5), committed(1, 6), claimed(2))
@@ -98,7 +99,11 @@ def test_the_newest_that_can_be_trusted_is_kept_besides_the_newest():
 
 def test_each_group_of_state_keeps_its_own_newest():
     history = history_of(
-        claimed(), committed(1, 1), committed(1, 2, group="embeddings"), committed(1, 3), (1, Retire(generations=(2, 3, 4)))
+        claimed(),
+        committed(1, 1),
+        committed(1, 2, group="embeddings"),
+        committed(1, 3),
+        (1, Retire(generations=(2, 3, 4))),
     )
     assert list(history.generations) == [3, 4] and history.newest(group="embeddings").number == 3
 
@@ -109,7 +114,10 @@ def test_a_drill_that_fails_later_takes_the_title_of_last_verified_away():
     assert history_of(*acts).last_verified().number == 3
     broken = history_of(*acts, (1, Verified(generation=3, held=False, detail="w00000: digest")))
     assert broken.last_verified().number == 2 and broken.newest().number == 2
-    assert broken.generations[3].verified is Verification.BROKEN and broken.generations[3].verified_detail == "w00000: digest"
+    assert (
+        broken.generations[3].verified is Verification.BROKEN
+        and broken.generations[3].verified_detail == "w00000: digest"
+    )
 
 
 def test_an_unpin_lets_a_generation_go_and_a_second_one_is_void():

@@ -228,6 +228,7 @@ def test_progress_of_each_stage_ends_at_its_total(arena, store):
         ({"codec": "lz4"}, "lz4"),
         ({"full_every": 0}, "at least 1"),
         ({"threads": 0}, "at least 1"),
+        ({"chunk_bytes": 100}, "chunk_bytes: expected 4096 to"),
     ],
 )
 def test_options_that_cannot_be_are_refused(wrong, word):

@@ -37,3 +37,9 @@ def test_rolling_back_prefers_what_was_verified_and_leaves_out_what_is_not_trust
 
 def test_a_group_that_begins_with_nothing_has_no_point():
     assert restore_points(Origin.NOTHING, 25, [Kept(generation=2, step=10)]) == ()
+
+
+def test_what_only_other_nodes_or_the_local_disk_hold_is_a_point_too():
+    points = restore_points(Origin.NEWEST, None, [Kept(generation=5, step=20)], elsewhere=[25, 20])
+    assert _steps(points) == [(25, None, False), (20, 5, False)]
+    assert _steps(restore_points(Origin.VERIFIED, None, [Kept(generation=5, step=20)], [25])) == [(20, 5, False)]

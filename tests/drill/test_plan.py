@@ -144,3 +144,17 @@ def test_a_random_plan_is_a_function_of_its_seed_and_fits_the_run(seed, seats, s
 def test_random_plans_reach_every_moment_of_a_step():
     drawn = {resolve(random_plan(seed, 4, 20), seed)[0].moment for seed in range(60)}
     assert drawn == {Moment.FORWARD, Moment.BACKWARD, Moment.COLLECTIVE, Moment.APPLY, Moment.BETWEEN}
+
+
+def test_a_run_may_save_and_says_how_often():
+    text = '[run]\ncommand = ["train.py"]\nsave_every = "{}"\n'
+    assert parse(text.format("10s"), "plan.toml").run.save_every == "10s"
+    assert "save_every: expected steps" in problem_of(text.format("often"))
+
+
+def test_of_runs_that_save_every_second_random_drill_kills_all_seats():
+    plans = [random_plan(seed, 3, 20, saves=True) for seed in range(40)]
+    everyone = [plan for plan in plans if len({plan.fault[0].seat, *plan.fault[0].with_seats}) == 3]
+    assert 10 <= len(everyone) <= 30
+    assert all(plan.fault[0].kind is Kind.KILL for plan in everyone)
+    assert all(plan.expect.steps_lost_max == 20 for plan in plans)

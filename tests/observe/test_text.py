@@ -24,6 +24,8 @@ from closeranks.events import (
     StateLoaded,
     StepClosed,
     StoreOpened,
+    TierMissed,
+    TierReached,
 )
 from closeranks.observe.text import Level, describe, level_of, log_line, one_line
 from synthetic_journal import eventful_run
@@ -39,6 +41,8 @@ OTHERS = (
     SnapshotTaken(save=1, step=50, image_bytes=1000, pause_s=0.01),
     CheckpointCommitted(save=1, step=50, generation=7, written_bytes=1000, reused_bytes=0, took_s=0.5),
     SaveFailed(step=60, problem="no space left"),
+    TierReached(step=50, tier="peers", written_bytes=10, took_s=0.1),
+    TierMissed(step=50, tier="disk", problem="no space left"),
     CheckpointsRetired(generations=(3, 4), freed_bytes=2000),
     CheckpointVerified(generation=7, held=True, detail="4 shards", took_s=0.2),
     StateLoaded(step=40, source="store", took_s=0.3),
@@ -57,9 +61,9 @@ def test_every_kind_of_event_is_described_in_words():
         assert describe(event) != kind.__name__
 
 
-def test_a_start_from_nothing_does_not_speak_of_a_step_before_the_first():
+def test_a_start_of_a_group_does_not_speak_of_a_step_before_the_first():
     plan = RestorePlanned(term=1, step=-1, donor=None, receivers=(), outvoted=(), reason="the group is new")
-    assert describe(plan) == "beginning with step 0: the group is new"
+    assert describe(plan) == "the group is new"
 
 
 def test_a_line_has_time_term_and_words():
@@ -87,7 +91,7 @@ def test_control_characters_of_a_message_cannot_reach_the_terminal():
         (RunStarted(command=("t.py",), seats=1, spares=2, pid=1, versions={}), "run started: t.py, 1 seat, 2 spares"),
         (
             RestorePlanned(term=1, step=-1, donor=None, receivers=(), outvoted=(), reason="a new run"),
-            "beginning with step 0: a new run",
+            "a new run",
         ),
         (ErrorSeen(detector="exit", seat=None, proc=None, detail="gone"), "exit: gone"),
     ],

@@ -71,8 +71,11 @@ class Curriculum:
 class Position:
     """State of one seat alone."""
 
-    def __init__(self, seat: int) -> None:
-        self.at = 1000 * seat
+    def __init__(self) -> None:
+        self.at = 0
+
+    def step(self, batch: torch.Tensor) -> None:
+        self.at += int(batch.abs().sum() * 1000) % 97  # each seat has other samples
 
     def state_dict(self) -> dict[str, Any]:
         return {"at": self.at}
@@ -106,7 +109,7 @@ def main(steps: int) -> None:
     groups = [{"params": [first], "lr": 0.0}, {"params": rest, "name": "middle"}, {"params": [last], "lr": 3e-3}]
     optimizer = torch.optim.AdamW(groups, lr=1e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
-    curriculum, position = Curriculum(), Position(job.rank)
+    curriculum, position = Curriculum(), Position()
     job.protect(
         model=model,
         optimizer=optimizer,
@@ -130,7 +133,7 @@ def main(steps: int) -> None:
             optimizer.zero_grad()
             scheduler.step()
             curriculum.step(step.number)
-            position.at += 1
+            position.step(step.batch)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from closeranks.drill.verdict import Final
 from closeranks.events import (
     CheckpointCommitted,
     CheckpointsRetired,
+    CheckpointVerified,
     Decided,
     IncidentClosed,
     Rung,
@@ -21,9 +24,10 @@ from closeranks.events import (
     SaveIntervalChosen,
     StateLoaded,
     StepClosed,
+    TierReached,
 )
 from real_run import eventually, gone
-from situations.trial import Trial
+from situations.trial import SOURCE, Trial
 
 pytestmark = pytest.mark.process
 
@@ -201,3 +205,84 @@ def test_the_interval_is_chosen_and_old_checkpoints_are_given_up(start, tmp_path
     assert chosen.code == 0, chosen.output
     assert chosen.events(SaveIntervalChosen)
     assert chosen.events(CheckpointCommitted)[-1].step == STEPS - 1, "a run that completes always saves its end"
+
+
+def test_a_checkpoint_is_tried_out_by_a_spare(start, whole, tmp_path):
+    trial = start(
+        "",
+        *TWO,
+        "--spares",
+        "1",
+        "--store",
+        str(tmp_path / "store"),
+        "--save-every",
+        "4",
+        "--verify-every",
+        "0.4s",
+        script=(SCRIPT, "60"),
+    )
+    while "equal bit for bit" not in trial.wait_for(CheckpointVerified, held=True).event.detail:
+        pass
+    ended = trial.end()
+    assert ended.code == 0, ended.output
+    assert not [e for e in ended.events(CheckpointVerified) if "it was" in e.detail or "could not" in e.detail]
+
+
+def test_a_run_whose_store_was_taken_over_ends(start, tmp_path, monkeypatch):
+    monkeypatch.setenv("LASTING_HOLD", "9")
+    store = str(tmp_path / "store")
+    first = start("", "--store", store, "--save-every", "4", script=(SCRIPT, str(STEPS)))
+    first.wait_for(CheckpointCommitted)
+    monkeypatch.delenv("LASTING_HOLD")
+    second = start("", "--store", store, "--resume", "auto", script=(SCRIPT, str(STEPS))).end()
+    assert second.code == 0, second.output
+    first.let_go("go")
+    ended = first.end()
+    assert ended.code == 1, ended.output
+    assert "another run has taken the store over" in ended.output
+    third = start("", "--store", store, "--resume", "auto", script=(SCRIPT, str(STEPS))).end()
+    assert third.code == 0, third.output
+    assert third.finals == second.finals, "the first run changed nothing after the second had begun"
+
+
+@pytest.fixture
+def peers(monkeypatch):
+    """Memory of three other nodes: a process for each."""
+    monkeypatch.setenv("CLOSERANKS_PEER_TOKEN", "a secret of this test")
+    command = [sys.executable, "-m", "closeranks", "ckpt", "hold-memory", "--listen", "127.0.0.1:0", "--limit", "64M"]
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    processes = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+        for _ in range(3)
+    ]
+    try:
+        yield [process.stdout.readline().rsplit(" ", 1)[1].strip() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+def test_what_only_other_nodes_hold_is_enough_to_go_on(start, whole, peers, tmp_path, monkeypatch):
+    tiers = tmp_path / "tiers.toml"
+    targets = ", ".join(f'"{peer}"' for peer in peers)
+    tiers.write_text(
+        f'[[tier]]\nkind = "peers"\ntargets = [{targets}]\ncode = "2+1"\n\n'
+        '[[tier]]\nkind = "durable"\nevery_steps = 1000\n'
+    )
+    monkeypatch.setenv("LASTING_HOLD", "14")
+    options = ("--store", str(tmp_path / "store"), "--save-every", "4", "--tiers", str(tiers))
+    first = start("", *TWO, *options, script=(SCRIPT, str(STEPS)))
+    first.wait_for(CheckpointCommitted)
+    newest = first.wait_for(TierReached, tier="peers").event.step
+    while newest < 9:
+        newest = first.wait_for(TierReached, tier="peers").event.step
+    kill_everything(first)
+    monkeypatch.delenv("LASTING_HOLD")
+    ended = start("", "--resume", str(first.folder), script=()).end()
+    assert ended.code == 0, ended.output
+    loaded = ended.events(StateLoaded)[0]
+    assert loaded.step >= newest, "the store had only the first save"
+    assert "peers" in loaded.source
+    assert ended.finals == whole

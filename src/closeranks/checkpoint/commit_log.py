@@ -125,16 +125,16 @@ class CommitLog:
             entry = self._append_under(term, Retire(generations=going))
             return tuple(one for one in going if self._history.retired.get(one) == entry.number)
 
-    def pin(self, term: int, generation: int, label: str = "") -> None:
-        """Keep a generation whatever the retention says.
+    def append(self, term: int, act: Pin | Unpin | Retire | Verified) -> int:
+        """Pin, unpin, retire or mark as verified as the holder of the term. Returns the entry's number.
 
         Raises:
-            Fenced: a newer term was claimed. Nothing was pinned.
-            NotAccepted: there is no such generation any more.
+            Fenced: a newer term was claimed. Nothing was written.
+            NotAccepted: it would change nothing (no such generation, or one that must stay); nothing was written.
         """
         with self._lock:
             self.require(term)
-            self._append_under(term, Pin(generation=generation, label=label))
+            return self._append_under(term, act).number
 
     def append_as_visitor(self, act: Pin | Unpin | Retire | Verified) -> int:
         """Pin, unpin, retire or mark as verified without a term of one's own. Returns the entry's number.
@@ -146,14 +146,21 @@ class CommitLog:
         """
         return self._append(lambda history: (history.term, act)).number
 
-    def settle(self) -> History:
-        """Append an entry that changes nothing, and return the history with it.
+    def settle(self, term: int | None = None) -> History:
+        """Append an entry that changes nothing, under this term or as a visitor, and return the history with it.
 
         Afterwards all earlier entries are on the disk, also those that others made a moment ago, and every append
         before it has happened or never will: its number is taken.
+
+        Raises:
+            Fenced: a newer term was claimed. Nothing was written.
         """
+        nothing = Retire(generations=())
         with self._lock:
-            self._append(lambda history: (history.term, Retire(generations=())))
+            if term is None:
+                self.append_as_visitor(nothing)
+            else:
+                self.append(term, nothing)
             return self._history
 
     # --- appending ------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ class TappedFiles:
     def __init__(self, inner: Files | None = None) -> None:
         self.inner: Files = RealFiles() if inner is None else inner
         self._paths: dict[int, Path] = {}  # of open descriptors
+        self._reading: set[int] = set()  # those that cannot write
 
     def tap(self, call: str, path: Path, do: Callable[[], T]) -> T:
         """Every call passes here: ``do`` carries it out."""
@@ -64,7 +65,9 @@ class TappedFiles:
 
     def close(self, fd: int) -> None:
         """See Files. The descriptor is free even if the close is answered by an error, as it is on Linux."""
-        self.tap("close", self._paths.pop(fd), lambda: self.inner.close(fd))
+        call = "close_read" if fd in self._reading else "close"
+        self._reading.discard(fd)
+        self.tap(call, self._paths.pop(fd), lambda: self.inner.close(fd))
 
     def link(self, source: Path, target: Path) -> None:
         """See Files."""
@@ -86,6 +89,7 @@ class TappedFiles:
         """See Files."""
         fd = self.tap("open_read", path, lambda: self.inner.open_read(path))
         self._paths[fd] = path
+        self._reading.add(fd)
         return fd
 
     def pread_into(self, fd: int, target: memoryview, at: int) -> int:
@@ -134,7 +138,7 @@ class FailingFiles(TappedFiles):
         fault = self._due(call, path)
         if fault is None:
             return do()
-        if fault.done or call == "close":  # a close that fails has closed
+        if fault.done or call.startswith("close"):  # a close that fails has closed
             do()
         raise OSError(fault.errno, os.strerror(fault.errno), str(path))
 

@@ -17,11 +17,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from closeranks.checkpoint.arena import Arena
+from closeranks.checkpoint.format import ShardIndex
 from closeranks.checkpoint.keeper_book import Book, Outcome, lost
 from closeranks.checkpoint.keeper_link import Link, LinkBroken, Message
 from closeranks.checkpoint.keeper_messages import Begin, Drill, Finish, FromKeeper, Publish, Sealed, ToKeeper
 from closeranks.checkpoint.keeper_tasks import Tasks
-from closeranks.checkpoint.keeper_work import Event, Images, Lane, Mailbox, Ticket
+from closeranks.checkpoint.keeper_work import Event, Images, Lane, Mailbox, Ticket, said
+from closeranks.checkpoint.problems import CheckpointProblem
 from closeranks.checkpoint.tiers import DURABLE, MEMORY, Last, due, stagger_s
 from closeranks.run.linux import die_with_parent
 
@@ -53,7 +55,7 @@ class Keeper:
         self._drill_s = None if config.drill_every_s is None else time.monotonic() + config.drill_every_s
 
     def run(self, messages: Iterable[Message]) -> None:
-        """Serve, beginning with these messages, until the parent says Finish or is gone, and what was taken has ended."""
+        """Serve, these messages first, until the parent says Finish or is gone and what was taken has ended."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever interrupts the run tells its supervisor
         for number in (signal.SIGTERM, _PARENT_GONE):
             signal.signal(number, lambda number, _frame: self._mailbox.post(Event("signal", save=number)))
@@ -89,7 +91,7 @@ class Keeper:
         if self._drill_s is not None and now_s >= self._drill_s and self._config.drill_every_s is not None:
             self._drill_s = now_s + self._config.drill_every_s
             if not self._waiting[_DRILL]:
-                self._begin(_DRILL, lambda: self._tasks.drill(None))
+                self._begin(_DRILL, lambda: self._tasks.drill(None, asked=False))
 
     def _is_over(self) -> bool:
         if self._end_s is None:
@@ -116,7 +118,7 @@ class Keeper:
             case Publish():
                 self._publish(message, self._mapped(message.save, fds))
             case Drill():
-                self._begin(_DRILL, lambda: self._tasks.drill(message.generation))
+                self._begin(_DRILL, lambda: self._tasks.drill(message.generation, asked=True))
             case Finish():
                 self._finish_by(time.monotonic() + message.deadline_s)
             case Begin():
@@ -128,6 +130,9 @@ class Keeper:
         names = tuple(name for name in self._tiers if name in named)
         self._last |= {name: Last(publish.step, now_s) for name in names}
         self._follow(self._book.take(publish, (MEMORY, *names), now_s))
+        if self._finishing:
+            self._follow(self._book.give_up(publish.save, "it was published after Finish", now_s))
+            return
         images = Images(publish, arenas, self._config.options)
         for name in (MEMORY, *names):
             delay_s = stagger_s(self._tiers[name], publish.writers[0], publish.world) if name in self._tiers else 0.0
@@ -139,7 +144,7 @@ class Keeper:
         """A save of the same state that still waits for this tier is obsolete."""
         for (number, tier), ticket in list(self._tickets.items()):
             same = tier == newer.tier and ticket.publish.group == newer.publish.group and ticket is not newer
-            if same and not ticket.started and tier != MEMORY:
+            if newer.publish.passes_over and same and not ticket.started and tier != MEMORY:
                 problem = f"it still waited for its turn when step {newer.publish.step} came"
                 ticket.cancel()
                 self._follow(self._book.ended(number, tier, lost(ticket.publish, tier, problem), now_s))
@@ -174,9 +179,7 @@ class Keeper:
                 self._follow(self._book.ended(event.save, event.tier, event.report, now_s))
             case "digested" if (publish := self._book.holds(event.save)) is not None:
                 # Here and not in the thread: the arenas are the save's own until Freed goes out from this thread.
-                for arena, index in event.seals:
-                    arena.seal(index)
-                self._tell(Sealed(save=publish.save, step=publish.step))
+                self._tell(_sealed(publish, event.seals))
             case "committed" if self._config.lead and not self._waiting[_TIDY]:
                 self._begin(_TIDY, self._tasks.tidy)
             case "idle":
@@ -231,6 +234,15 @@ class Keeper:
                 self._link.send(report)
             except LinkBroken:
                 self._orphaned()
+
+
+def _sealed(publish: Publish, seals: Iterable[tuple[Arena, ShardIndex]]) -> FromKeeper:
+    try:
+        for arena, index in seals:
+            arena.seal(index)
+    except (CheckpointProblem, ValueError) as problem:
+        return lost(publish, MEMORY, said(problem))
+    return Sealed(save=publish.save, step=publish.step)
 
 
 def main(argv: list[str]) -> int:

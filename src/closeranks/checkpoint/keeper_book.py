@@ -103,6 +103,11 @@ class Book:
             given_up += outcome.given_up
         return Outcome(tuple(reports), tuple(given_up))
 
+    def give_up(self, number: int, problem: str, now_s: float) -> Outcome:
+        """End one save now."""
+        save = self._saves.get(number)
+        return Outcome() if save is None else self._give_up(save, problem, now_s)
+
     def give_up_all(self, problem: str, now_s: float) -> Outcome:
         """End every save now."""
         outcomes = [self._give_up(save, problem, now_s) for save in list(self._saves.values())]

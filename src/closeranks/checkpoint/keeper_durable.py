@@ -15,7 +15,7 @@ from closeranks.checkpoint.history import History, Verification
 from closeranks.checkpoint.keeper_config import KeeperConfig
 from closeranks.checkpoint.keeper_messages import Committed, Dropped, Known, Opened, Publish
 from closeranks.checkpoint.keeper_work import Ticket
-from closeranks.checkpoint.keeper_writing import Part, paced, write_parts
+from closeranks.checkpoint.keeper_writing import NotOurs, Pace, Part, write_parts
 from closeranks.checkpoint.keys import attempt_name, attempt_prefix, failed_writer, term_of
 from closeranks.checkpoint.problems import BaseLost, SaveFailed, StoreProblem
 from closeranks.checkpoint.retention import choose
@@ -34,7 +34,8 @@ class Durable:
         tier = config.tiers.durable
         codec = tier.codec or config.options.codec
         self._options = msgspec.structs.replace(config.options, codec=codec)
-        self.store = paced(open_store(config.store), tier)
+        self._pace = Pace(open_store(config.store), tier)
+        self.store = self._pace.store
         self.log = CommitLog(self.store)
         self.term = 0
         self._bases: dict[tuple[str, int], Previous] = {}  # by group and writer
@@ -96,12 +97,12 @@ class Durable:
         began_s = time.monotonic()
         self._require_current(publish)
         try:
-            parts = write_parts(self.store, ticket, publish, self._options, self._usable_bases())
+            parts = write_parts(self._pace.of(ticket), ticket, publish, self._options, self._usable_bases())
             ticket.has_read()
             written_s = time.monotonic()
             generation, gathered_s = self._agreed(ticket, publish)
         except Exception as problem:
-            if not (isinstance(problem, StoreProblem) and problem.doubtful):
+            if not isinstance(problem, NotOurs) and not (isinstance(problem, StoreProblem) and problem.doubtful):
                 self._given_up.add(publish.attempt)
             raise
         self._remember(publish, generation, parts)

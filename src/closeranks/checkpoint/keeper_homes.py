@@ -15,7 +15,7 @@ from closeranks.checkpoint.image import image_key
 from closeranks.checkpoint.keeper_config import KeeperConfig
 from closeranks.checkpoint.keeper_messages import Publish, TierKept
 from closeranks.checkpoint.keeper_work import Ticket
-from closeranks.checkpoint.keeper_writing import paced, write_parts
+from closeranks.checkpoint.keeper_writing import Pace, write_parts
 from closeranks.checkpoint.keys import attempt_of, attempt_prefix
 from closeranks.checkpoint.problems import CheckpointProblem
 from closeranks.checkpoint.stores.directory import DirectoryStore
@@ -25,16 +25,13 @@ from closeranks.checkpoint.tiers import Tier
 
 def open_home(tier: Tier, token: str) -> Store:
     """The store behind a tier of kind peers or disk; nothing is connected or touched yet."""
-    store: Store
     if tier.kind == "disk":
-        store = DirectoryStore(Path(tier.targets[0]))
-    else:
-        from closeranks.checkpoint.coded import CodedStore  # these need numpy, which most keepers need not load
-        from closeranks.checkpoint.peers import PeerStore, address_of
+        return DirectoryStore(Path(tier.targets[0]))
+    from closeranks.checkpoint.coded import CodedStore  # here: most keepers start without a code
+    from closeranks.checkpoint.peers import PeerStore, address_of
 
-        peers = [PeerStore(address_of(target), token) for target in tier.targets]
-        store = CodedStore(peers, tier.data, tier.parity)
-    return paced(store, tier)
+    peers = [PeerStore(address_of(target), token) for target in tier.targets]
+    return CodedStore(peers, tier.data, tier.parity)
 
 
 class Home:
@@ -46,6 +43,7 @@ class Home:
             config.options, codec=tier.codec, incremental=False, xxh3=True, blake3=False
         )
         self._store = open_home(tier, config.peer_token)
+        self._pace = Pace(self._store, tier)
         self._kept: dict[str, deque[str]] = {}  # by group, the attempts that are kept, oldest first
         self._useless: set[str] = set()  # attempts that failed half way
         self._saves = 0
@@ -83,13 +81,13 @@ class Home:
         )
 
     def _packed(self, ticket: Ticket) -> int:
-        parts = write_parts(self._store, ticket, ticket.publish, self._options, {})
+        parts = write_parts(self._pace.of(ticket), ticket, ticket.publish, self._options, {})
         return sum(part.written_bytes for part in parts)
 
     def _copied(self, ticket: Ticket) -> int:
         """The images as they are, with the digests they were sealed with: no byte is digested twice."""
         ticket.wait_for_turn()
-        publish, written_bytes = ticket.publish, 0
+        publish, store, written_bytes = ticket.publish, self._pace.of(ticket), 0
         images = ticket.sealed()
         total_bytes = sum(len(filled.image) for filled in images)
         for filled, writer in zip(images, publish.writers, strict=True):
@@ -97,10 +95,10 @@ class Home:
             def told(at: int, piece: memoryview, before: int = written_bytes) -> None:
                 ticket.progress("write", before + at + len(piece), total_bytes)
 
-            written_bytes += self._store.write(image_key(publish.attempt, writer), [filled.image], told)
+            written_bytes += store.write(image_key(publish.attempt, writer), [filled.image], told)
             ticket.check()
             assert filled.index is not None
-            publish_index(self._store, filled.index)
+            publish_index(store, filled.index)
         return written_bytes
 
     def _choose_what_goes(self, publish: Publish) -> None:

@@ -48,6 +48,7 @@ class Publish(_Message, frozen=True, tag=True):
     group: str = ""
     versions: dict[str, str] = {}
     tiers: tuple[str, ...] | None = None  # names of the tiers to write; None: those that are due by their intervals
+    passes_over: bool = True  # an older save that still waits for its turn is given up for this one
 
 
 class Drill(_Message, frozen=True, tag=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.keeper_book import lost
 from closeranks.checkpoint.keeper_config import KeeperConfig
@@ -22,6 +24,8 @@ class Tasks:
         self._config, self._mailbox = config, mailbox
         self._durable: Durable | None = None
         self._refusal = ""  # why the durable store is not to be used
+        self._fenced = False  # nor the memory of peers: another keeper writes there now
+        self._lock = threading.Lock()
         self._homes: dict[str, Home] = {}
 
     def open(self) -> None:
@@ -62,11 +66,13 @@ class Tasks:
         if report is not None:
             self._tell(report)
 
-    def drill(self, generation: int | None) -> None:
-        """Read a generation back."""
+    def drill(self, generation: int | None, *, asked: bool) -> None:
+        """Read a generation back. One that comes by its schedule is silent when there is nothing to read yet."""
         try:
             found = drill(*self._opened(), generation)
         except Exception as error:
+            if not asked and isinstance(error, NothingToRestore):
+                return
             self._tell(Drilled(generation=generation, held=False, recorded=False, detail=said(error), seconds=0.0))
             return
         self._tell(Drilled(**found._asdict()))
@@ -80,6 +86,8 @@ class Tasks:
         if ticket.tier == MEMORY:
             ticket.sealed()
             return None  # the main thread seals and says so
+        if self._fenced:
+            return lost(ticket.publish, ticket.tier, self._refusal)
         if ticket.tier != DURABLE:
             return self._home(ticket.tier).save(ticket)
         if self._durable is None or self._refusal:
@@ -96,10 +104,11 @@ class Tasks:
         return self._homes[name]
 
     def _refuse(self, error: Exception) -> None:
-        fenced = isinstance(error, Fenced)
-        if not self._refusal:
-            self._refusal = said(error)
-            self._tell(Refused(problem=self._refusal, fenced=fenced))
+        with self._lock:  # two lanes may find out at the same moment
+            if not self._refusal:
+                self._fenced = isinstance(error, Fenced)
+                self._refusal = said(error)
+                self._tell(Refused(problem=self._refusal, fenced=self._fenced))
 
     def _tell(self, report: FromKeeper) -> None:
         self._mailbox.post(Event("report", report=report))

@@ -17,7 +17,8 @@ from closeranks.checkpoint.image import image_key, index_key
 from closeranks.checkpoint.keeper_messages import Publish
 from closeranks.checkpoint.keeper_work import GivenUp, Ticket, said
 from closeranks.checkpoint.keys import failure_key
-from closeranks.checkpoint.problems import CheckpointProblem, StoreProblem
+from closeranks.checkpoint.problems import CheckpointProblem, SaveFailed, StoreProblem
+from closeranks.checkpoint.stores.paced import PacedStore
 from closeranks.checkpoint.stores.store import Store
 from closeranks.checkpoint.tiers import Tier
 from closeranks.checkpoint.writing import Options, Previous, Written, write_shard
@@ -36,13 +37,25 @@ class Part:
     digest_s: float
 
 
-def paced(store: Store, tier: Tier) -> Store:
-    """The store, at the tier's rate where it has one."""
-    if tier.bytes_per_s is None:
-        return store
-    from closeranks.checkpoint.stores.paced import PacedStore
+class NotOurs(SaveFailed):
+    """Another process has saved as this writer of this attempt: nothing of it may be touched."""
 
-    return PacedStore(store, tier.bytes_per_s)
+
+class Pace:
+    """A tier's store at the tier's rate, where it has one; a save that is given up waits no longer for its turn."""
+
+    def __init__(self, store: Store, tier: Tier) -> None:
+        self._ticket: Ticket | None = None
+        self.store = store if tier.bytes_per_s is None else PacedStore(store, tier.bytes_per_s, sleep=self._wait)
+
+    def of(self, ticket: Ticket) -> Store:
+        """The store in the hands of this save, until the next one has it."""
+        self._ticket = ticket
+        return self.store
+
+    def _wait(self, seconds: float) -> None:
+        if self._ticket is not None:
+            self._ticket.wait(seconds)
 
 
 def write_parts(
@@ -57,6 +70,7 @@ def write_parts(
     When one fails, the others of the attempt are told so, and what cannot be used any more is deleted.
 
     Raises:
+        NotOurs: somebody else has written as one of these writers.
         CheckpointProblem: a part is missing; the attempt cannot be committed, unless a StoreProblem is ``doubtful``.
         GivenUp: the save was given up meanwhile; the same holds.
     """
@@ -67,7 +81,7 @@ def write_parts(
             previous = bases.get((publish.group, writer))
             parts.append(_write_part(store, ticket, publish.attempt, (writer, filled), options, previous))
     except Exception as problem:
-        if not (isinstance(problem, StoreProblem) and problem.doubtful):
+        if not isinstance(problem, NotOurs) and not (isinstance(problem, StoreProblem) and problem.doubtful):
             _withdraw(store, publish, publish.writers[len(parts) :], problem)
         raise
     return tuple(parts)
@@ -82,6 +96,10 @@ def _write_part(
     previous: Previous | None,
 ) -> Part:
     writer, filled = image
+    stem = _stem(attempt, writer)
+    there = next(store.list(stem), None)
+    if there is not None:
+        raise NotOurs(f"{store.url}: {there.key}: expected nothing of this writer, got an object; begin a new attempt")
 
     def write() -> Written:
         return write_shard(store, attempt, writer, filled, options, previous, ticket.progress)
@@ -96,7 +114,10 @@ def _write_part(
         written = write()
     ticket.check()  # from here on the part counts: not after the save was reported as lost
     index = msgspec.structs.replace(written.index, bases=written.bases)
-    publish_index(store, index)
+    try:
+        publish_index(store, index)
+    except SaveFailed as problem:
+        raise NotOurs(str(problem)) from problem
     depth = 0 if previous is None or not written.bases else previous.depth + 1
     return Part(index, depth, written.written_bytes, written.reused_bytes, written.digest_s)
 
@@ -112,6 +133,10 @@ def _withdraw(store: Store, publish: Publish, writers: Iterable[int], problem: B
 
 
 def _delete_images(store: Store, attempt: str, writer: int) -> None:
-    stem = image_key(attempt, writer).removesuffix("safetensors")
-    said_by_others = (index_key(attempt, writer), failure_key(attempt, writer))
-    store.delete([one.key for one in store.list(stem) if one.key not in said_by_others])
+    words = (index_key(attempt, writer), failure_key(attempt, writer))
+    store.delete([one.key for one in store.list(_stem(attempt, writer)) if one.key not in words])
+
+
+def _stem(attempt: str, writer: int) -> str:
+    """What the keys of all objects of a writer begin with."""
+    return image_key(attempt, writer).removesuffix("safetensors")

@@ -69,22 +69,26 @@ def sweep(
     store: Store,
     log: CommitLog,
     *,
+    term: int | None = None,
     given_up: Collection[str] = frozenset(),
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Swept:
     """Delete what the log says nobody needs; with ``dry_run`` say what that is, and write nothing.
 
-    Anybody may do so at any time. When it is cut off, the next one finds the rest.
+    Anybody may do so at any time: without a ``term`` as a visitor, with it as its holder, who may also give up
+    attempts of the term. When it is cut off, the next one finds the rest.
 
     Raises:
+        Fenced: a newer term was claimed than the one given; nothing was deleted.
         StoreProblem, Damaged, StoreRefused: as CommitLog; some of the objects may be gone, none that is needed.
     """
     listing = retried(lambda: tuple(store.list(DATA_PREFIX)))
     references = _References(store)
-    doomed, notes = _decide(log.refresh(), listing, references, given_up)
+    history = log.refresh() if term is None else log.require(term)
+    doomed, notes = _decide(history, listing, references, given_up)
     if doomed and not dry_run:
-        doomed, notes = _decide(log.settle(), listing, references, given_up)
+        doomed, notes = _decide(log.settle(term), listing, references, given_up)
         _delete(store, doomed, progress)
     return Swept(
         keys=tuple(one.key for one in doomed), freed_bytes=sum(one.length for one in doomed), notes=tuple(notes)

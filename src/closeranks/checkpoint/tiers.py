@@ -11,6 +11,7 @@ import msgspec
 
 DURABLE = "durable"  # the tier with the log; it is always there, whether the file names it or not
 MEMORY = "memory"  # the arenas themselves: no tier of the file, every save is there
+TOKEN_VARIABLE = "CLOSERANKS_PEER_TOKEN"  # noqa: S105 -- the name of a variable: what peers ask for
 CODECS = ("", "zstd")
 _KEEP_MIN = 2  # while writers pass from one step to the next, only the older one is complete
 _FRAGMENTS_MAX = 128  # so that coefficients of any code fit GF(256) with room to spare

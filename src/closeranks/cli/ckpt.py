@@ -18,6 +18,7 @@ from closeranks.checkpoint.retention import Policy, choose
 from closeranks.checkpoint.sweep import sweep
 from closeranks.cli import ckpt_exchange
 from closeranks.cli import ckpt_text as text
+from closeranks.cli.ckpt_memory import hold_memory
 from closeranks.cli.ckpt_target import PROBLEM, USAGE, Session, fail, progress, session
 
 _STORE_HELP = "A store (folder or URL), or the folder of a run."
@@ -67,6 +68,7 @@ def register(app: typer.Typer) -> None:
     group.command("gc")(gc)
     group.command("export")(ckpt_exchange.export)
     group.command("import")(ckpt_exchange.import_)
+    group.command("hold-memory")(hold_memory)
     app.add_typer(group, context_settings={"help_option_names": ["-h", "--help"]})
 
 

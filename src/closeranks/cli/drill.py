@@ -43,6 +43,9 @@ def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     ] = None,
     seats: Annotated[int, typer.Option("--nproc-per-node", min=1, help="With --random: seats.")] = 4,
     spares: Annotated[int, typer.Option("--spares", min=0, help="With --random: spares.")] = 1,
+    save_every: Annotated[
+        str, typer.Option(help="With --random: save, as run does it, and kill all seats in every second drill.")
+    ] = "",
     timeout_s: Annotated[float, typer.Option("--timeout", min=1.0, help="With --random: seconds for a run.")] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
@@ -58,7 +61,7 @@ def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     with console.status("starting") as status:
         runner = Runner(folder, lambda run_folder, spent_s: _tell(status, run_folder, spent_s))
         if random:
-            run = RunSpec(command=tuple(target), seats=seats, spares=spares, timeout_s=timeout_s)
+            run = RunSpec(command=tuple(target), seats=seats, spares=spares, timeout_s=timeout_s, save_every=save_every)
             drills = _random_drills(runner, run, seeds)
         results = campaign.carry_out_all(runner, drills, lambda result: _show(console, result))
     outcome = worst([result.outcome for result in results])

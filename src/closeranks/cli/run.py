@@ -13,10 +13,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from closeranks.checkpoint.tiers import TiersError
 from closeranks.run.folder import FolderError, claim, default_folder, read_run_file, release
 from closeranks.run.guardian import guard
-from closeranks.run.options import HelpAsked, RunOptions, Target, UsageError, View, parse, tiers_of
+from closeranks.run.options import AUTO, HelpAsked, RunOptions, Target, UsageError, View, parse, tiers_of
 
 EXIT_USAGE = 2
 
@@ -55,6 +54,7 @@ state that lasts:
   --save-every N|TIME   save every N steps, or every 90s, 10m, 2h (default: chosen from measured write time and
                         failure rate, and journalled with its reason)
   --rpo TIME            lose at most so much work: an upper bound of the interval
+  --reliability FILE    what closeranks fit learned of this cluster: how often jobs lose their state
   --keep POLICY         what is kept, e.g. last=3,hourly=24,daily=7,every=1000 (default last=3; pinned checkpoints
                         and the last verified one always are)
   --verify-every TIME   read the newest checkpoint as a restart would (default 1h; never)
@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         options = _with_absolute_paths(parse(argv, _earlier))
         _require_target(options)
-        _require_tiers(options)
+        _require_files(options)
         folder = _folder(options, tuple(argv))
     except HelpAsked:
         sys.stdout.write(HELP)
@@ -122,19 +122,28 @@ def _earlier(folder: str) -> RunOptions:
 
 def _with_absolute_paths(options: RunOptions) -> RunOptions:
     """A run is resumed from anywhere: what names a place on this machine must not depend on where one stands."""
-    store, tiers = options.store, options.tiers
-    if store is not None and "://" not in store:
-        store = str(Path(store).absolute())
-    return msgspec.structs.replace(options, store=store, tiers=None if tiers is None else str(Path(tiers).absolute()))
+    store, resume = options.store, options.resume
+    return msgspec.structs.replace(
+        options,
+        store=store if store is None or "://" in store else str(Path(store).absolute()),
+        resume=resume if resume in (None, AUTO) else str(Path(resume).absolute()),
+        tiers=None if options.tiers is None else str(Path(options.tiers).absolute()),
+        reliability=None if options.reliability is None else str(Path(options.reliability).absolute()),
+    )
 
 
-def _require_tiers(options: RunOptions) -> None:
+def _require_files(options: RunOptions) -> None:
+    """What is wrong with a file is said before anything is started."""
     try:
         tiers_of(options)
+        if options.reliability is not None:
+            from closeranks.run.earlier import known_losses  # numpy: only where it is asked for
+
+            known_losses(None, options.reliability)
     except OSError as error:
-        raise UsageError(f"--tiers {options.tiers}: {error.strerror}") from None
-    except TiersError as error:
-        raise UsageError(f"--tiers: {error}") from None
+        raise UsageError(f"{error.filename}: {error.strerror}") from None
+    except ValueError as error:  # TiersError and those of the file of closeranks fit
+        raise UsageError(str(error)) from None
 
 
 def _require_target(options: RunOptions) -> None:

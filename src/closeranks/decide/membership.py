@@ -54,7 +54,7 @@ def start_group(turn: Turn, origin: Origin) -> None:
         next_proc=first + len(numbers),
         incarnations=incarnations,
         procs={**state.procs, **started},
-        group=Group(),
+        group=Group(loads=origin is not Origin.NOTHING),
         unhelped_step=None,
     )
     turn.decide(StartGroup(term=term, procs=numbers, origin=origin))

@@ -35,7 +35,8 @@ def agree_when_regrouped(turn: Turn) -> None:
 
 def _restore_point(turn: Turn, members: dict[int, Proc]) -> Plan | NoDonor | NoMajority:
     if not turn.state.group.looped:
-        return Plan(step=-1, donor=None, receivers=(), outvoted=(), reason="the group starts from the beginning")
+        begins = "saved state, once every seat has its model" if turn.state.group.loads else "step 0"
+        return Plan(step=-1, donor=None, receivers=(), outvoted=(), reason=f"the group begins with {begins}")
     # A newcomer that was interrupted brings a report too, but no state of the job.
     brought = {seat: p.brought for seat, p in members.items() if p.brought is not None and p.holds_state}
     return agree(brought, frozenset(members) - frozenset(brought))

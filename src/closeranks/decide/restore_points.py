@@ -20,18 +20,21 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestorePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A state that can be tried. At least one of ``in_memory`` and ``generation`` is there."""
+    """A state that can be tried, from the nearest of its homes."""
 
     step: int
-    in_memory: bool
-    generation: int | None
+    in_memory: bool  # of this node
+    generation: int | None  # in the store; None: it was not committed
 
 
-def restore_points(origin: Origin, memory_step: int | None, kept: Iterable[Kept]) -> tuple[RestorePoint, ...]:
+def restore_points(
+    origin: Origin, memory_step: int | None, kept: Iterable[Kept], elsewhere: Iterable[int] = ()
+) -> tuple[RestorePoint, ...]:
     """The points to try, in this order; empty when there is none or none is wanted.
 
     NEWEST: by step, later generations of a step first; what is in memory saves reading the same step from the store.
-    VERIFIED: memory and what is not trusted are left out; drilled generations come before all others.
+    ``elsewhere`` are steps that are whole in other homes (memory of peers, local disk), committed or not.
+    VERIFIED: what was not committed, or is not trusted, is left out; drilled generations come before all others.
     """
     if origin is Origin.NOTHING:
         return ()
@@ -43,7 +46,6 @@ def restore_points(origin: Origin, memory_step: int | None, kept: Iterable[Kept]
         return tuple(RestorePoint(step=k.step, in_memory=False, generation=k.generation) for k in trusted)
     ordered = sorted(usable, key=lambda k: (k.step, k.generation), reverse=True)
     points = [RestorePoint(step=k.step, in_memory=k.step == memory_step, generation=k.generation) for k in ordered]
-    if memory_step is not None and all(k.step != memory_step for k in ordered):
-        place = sum(k.step > memory_step for k in ordered)
-        points.insert(place, RestorePoint(step=memory_step, in_memory=True, generation=None))
-    return tuple(points)
+    loose = {*elsewhere, *([] if memory_step is None else [memory_step])} - {k.step for k in ordered}
+    points += [RestorePoint(step=step, in_memory=step == memory_step, generation=None) for step in loose]
+    return tuple(sorted(points, key=lambda point: point.step, reverse=True))

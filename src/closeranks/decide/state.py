@@ -142,6 +142,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     exited: Mapping[int, int] = {}  # seats whose process exited with success: the step it left its loop after, or -1
     term: int = 0  # the last one that began; 0: none yet
     plan_step: int = -1  # where its members go on
+    loads: bool = False  # it begins with saved state
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):

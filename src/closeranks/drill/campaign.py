@@ -51,10 +51,18 @@ def planned(plan: Plan, path: str, seeds: range) -> list[Drawn]:
 def drawn_at_random(run: RunSpec, steps: int, seeds: range) -> list[Drawn]:
     """Random drills of a command that makes ``steps`` steps, one for each seed."""
     launcher = ("closeranks", "drill", "--random", "1", "--seed")
-    sizes = ("--nproc-per-node", str(run.seats), "--spares", str(run.spares), "--timeout", f"{run.timeout_s:g}")
+    sizes: tuple[str, ...] = (
+        "--nproc-per-node",
+        str(run.seats),
+        "--spares",
+        str(run.spares),
+        "--timeout",
+        f"{run.timeout_s:g}",
+    )
+    sizes += ("--save-every", run.save_every) if run.save_every else ()
     return [
         Drawn(
-            plan=msgspec.structs.replace(random_plan(seed, run.seats, steps), run=run),
+            plan=msgspec.structs.replace(random_plan(seed, run.seats, steps, saves=bool(run.save_every)), run=run),
             seed=seed,
             replay=(*launcher, str(seed), *sizes, "--", *run.command),
         )

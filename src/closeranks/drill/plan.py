@@ -13,6 +13,7 @@ import msgspec
 from closeranks.drill.fault import ANY_INCARNATION, FROM_A_TIMER, Fault, Kind, Moment
 
 _HANG_S = 3600.0
+_SAVE_EVERY = re.compile(r"|[1-9][0-9]*|[0-9]*\.?[0-9]+[smhd]", re.ASCII)
 _FOR_S = {Kind.PAUSE: 1.0, Kind.SLOW: 0.2}
 _RANDOM_KINDS = (
     Kind.KILL,
@@ -42,6 +43,7 @@ class RunSpec(_Part, frozen=True):
     seats: int = 4
     spares: int = 1
     timeout_s: float = 120.0
+    save_every: str = ""  # as --save-every takes it: the run gets a store of its own; "": without one
 
 
 class Expect(_Part, frozen=True):
@@ -107,8 +109,11 @@ def resolve(plan: Plan, seed: int) -> tuple[Fault, ...]:
     return tuple(faults)
 
 
-def random_plan(seed: int, seats: int, steps: int) -> Plan:
-    """One lethal fault with kind, seat, step and moment drawn, for a run of ``steps`` steps; the command is empty."""
+def random_plan(seed: int, seats: int, steps: int, *, saves: bool = False) -> Plan:
+    """One lethal fault with kind, seat, step and moment drawn, for a run of ``steps`` steps; the command is empty.
+
+    ``saves``: of a run with a store, in which every second drill kills all seats at once.
+    """
     draw = random.Random(f"plan/{seed}")  # noqa: S311
     spec = FaultSpec(
         kind=draw.choice(_RANDOM_KINDS),
@@ -116,7 +121,14 @@ def random_plan(seed: int, seats: int, steps: int) -> Plan:
         step=draw.randrange(steps),
         moment=draw.choice(_RANDOM_MOMENTS),
     )
-    return Plan(run=RunSpec(command=(), seats=seats), fault=(spec,))
+    if not saves:
+        return Plan(run=RunSpec(command=(), seats=seats), fault=(spec,))
+    if draw.random() < 0.5:  # noqa: PLR2004 - every second one
+        others = tuple(seat for seat in range(seats) if seat != spec.seat)
+        spec = msgspec.structs.replace(spec, kind=Kind.KILL, with_seats=others)
+    return Plan(
+        run=RunSpec(command=(), seats=seats), expect=Expect(steps_lost_max=steps, rpo_steps=steps), fault=(spec,)
+    )
 
 
 def nearest(word: str, known: list[str]) -> str:
@@ -219,6 +231,9 @@ def _check(plan: Plan) -> None:
         raise _Misfit(("run", "spares"), f"expected 0 or more, got {run.spares}")
     if not run.timeout_s > 0:
         raise _Misfit(("run", "timeout_s"), f"expected more than 0, got {run.timeout_s}")
+    if not _SAVE_EVERY.fullmatch(run.save_every):
+        expected = 'steps ("5") or a time ("90s", "10m")'
+        raise _Misfit(("run", "save_every"), f"expected {expected}, got {run.save_every!r}")
     if expect.equality == "bitwise" and expect.exit_code != 0:
         raise _Misfit(("expect", "exit_code"), 'a run that fails ends in no state to compare; set equality = "none"')
     for index, spec in enumerate(plan.fault):

@@ -88,7 +88,9 @@ def command_line(run: RunSpec, run_folder: Path) -> list[str]:
     """What a user would type to make this run."""
     launcher = [sys.executable, "-m", "closeranks", "run"]
     sizes = ["--nproc-per-node", str(run.seats), "--spares", str(run.spares)]
-    return [*launcher, *sizes, "--run-dir", str(run_folder), *run.command]
+    store = str(run_folder.parent.absolute() / "store")
+    saving = ["--store", store, "--save-every", run.save_every] if run.save_every else []
+    return [*launcher, *sizes, *saving, "--run-dir", str(run_folder), *run.command]
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -45,6 +45,8 @@ from closeranks.events import (
     StepClosed,
     StoreOpened,
     TermBegan,
+    TierMissed,
+    TierReached,
     TimerSummary,
 )
 
@@ -57,8 +59,27 @@ class Level(IntEnum):
     TROUBLE = 2
 
 
-_DETAILS = (Account, StepClosed, TimerSummary, SeatStalled, DeadlineChanged, ProcessJoined, PhaseBegan, SnapshotTaken)
-_TROUBLES = (ErrorSeen, ProcessFailed, IncidentOpened, IncidentWidened, FaultInjected, SignalReceived, SaveFailed)
+_DETAILS = (
+    Account,
+    StepClosed,
+    TimerSummary,
+    SeatStalled,
+    DeadlineChanged,
+    ProcessJoined,
+    PhaseBegan,
+    SnapshotTaken,
+    TierReached,
+)
+_TROUBLES = (
+    ErrorSeen,
+    ProcessFailed,
+    IncidentOpened,
+    IncidentWidened,
+    FaultInjected,
+    SignalReceived,
+    SaveFailed,
+    TierMissed,
+)
 
 
 def level_of(event: AnyEvent) -> Level:
@@ -173,8 +194,7 @@ def _describe_recovery(event: AnyEvent) -> str:
         case TermBegan():
             return f"term {event.term} began with {', '.join(f'p{proc}' for proc in event.members)}"
         case RestorePlanned():
-            place = f"going on after step {event.step}" if event.step >= 0 else "beginning with step 0"
-            return f"{place}: {event.reason}"
+            return f"going on after step {event.step}: {event.reason}" if event.step >= 0 else event.reason
         case SeatStalled():
             return f"seat {event.seat} was stalled for {event.until_mono_s - event.since_mono_s:.2f} s"
         case IncidentClosed():
@@ -203,6 +223,13 @@ def _describe_state(event: AnyEvent) -> str:
             return f"step {event.step} is durable as generation {event.generation}: {size}, {event.took_s:.2f} s"
         case SaveFailed():
             return f"SAVE FAILED: step {event.step} is not durable: {event.problem}"
+        case TierReached():
+            weaker = f"; {event.problem}" if event.problem else ""
+            return (
+                f"step {event.step} reached {event.tier}: {event.written_bytes:,} bytes, {event.took_s:.2f} s{weaker}"
+            )
+        case TierMissed():
+            return f"step {event.step} did not reach {event.tier}: {event.problem}"
         case CheckpointsRetired():
             numbers = ", ".join(map(str, event.generations))
             return f"given up by the retention: generations {numbers} ({event.freed_bytes:,} bytes)"

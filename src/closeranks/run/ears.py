@@ -68,6 +68,7 @@ class Ears:
 
     @_hear.register
     def _(self, message: messages.Ready, worker: Worker) -> None:
+        worker.can_replay = message.replicated
         self._context.note(ProcessReady(proc=worker.proc, rehearsed=message.rehearsed))
         self._context.feed(ProcReady(proc=worker.proc, replicated=message.replicated, settled=True))
 
@@ -135,6 +136,10 @@ class Ears:
     @_hear.register
     def _(self, message: messages.Adopted, worker: Worker) -> None:
         self._keeping.adopted(worker, message)
+
+    @_hear.register
+    def _(self, message: messages.Replayed, worker: Worker) -> None:
+        self._keeping.replayed(worker, message)
 
     @_hear.register
     def _(self, message: messages.LeftLoop, worker: Worker) -> None:

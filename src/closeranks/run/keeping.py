@@ -10,23 +10,27 @@ import platform
 from collections.abc import Callable
 
 from closeranks import messages
+from closeranks.checkpoint.inventory import Home, take_stock
 from closeranks.checkpoint.keeper_config import KeeperConfig
+from closeranks.checkpoint.keeper_homes import open_home
+from closeranks.checkpoint.keys import term_of
 from closeranks.checkpoint.retention import Policy
+from closeranks.checkpoint.tiers import TOKEN_VARIABLE
 from closeranks.decide import saving
-from closeranks.decide.protocol import EndRun, Origin, StepDone
+from closeranks.decide.protocol import EndRun, Origin
 from closeranks.decide.restore_points import RestorePoint, restore_points
 from closeranks.decide.save_interval import EverySeconds, EverySteps
-from closeranks.events import Rung, RunResumed
+from closeranks.events import Rung, RunResumed, StepClosed
 from closeranks.run.context import Context
+from closeranks.run.earlier import known_losses
 from closeranks.run.loading import Loading
-from closeranks.run.options import job_name, tiers_of
+from closeranks.run.options import AUTO, job_name, tiers_of
 from closeranks.run.saves import Saves
 from closeranks.run.vault import Vault
 from closeranks.run.watch import Watch
 from closeranks.run.worker import Worker
 
 _TICK_S = 0.25
-AUTO = "auto"  # of --resume
 
 
 def keeping_of(context: Context) -> Keeping:
@@ -43,6 +47,7 @@ def keeping_of(context: Context) -> Keeping:
         run=context.run,
         retention=Policy.parse(options.keep),
         tiers=tiers_of(options),
+        peer_token=context.environment.get(TOKEN_VARIABLE, ""),
         drill_every_s=options.verify_every_s,
     )
     every: EverySteps | EverySeconds | None = None
@@ -50,7 +55,9 @@ def keeping_of(context: Context) -> Keeping:
         every = EverySteps(steps=options.save_every_steps)
     elif options.save_every_s is not None:
         every = EverySeconds(seconds=options.save_every_s)
-    settings = saving.Settings(every=every, rpo_s=options.rpo_s)
+    resume = None if options.resume == AUTO else options.resume
+    history = known_losses(resume, options.reliability)
+    settings = saving.Settings(every=every, rpo_s=options.rpo_s, history=history)
     return Keeping(context, vault, Saves(context, vault, config, settings))
 
 
@@ -63,6 +70,7 @@ class Keeping:
         self._saves = saves
         self._loading = Loading(context, vault, self._begin)
         self._origin: Origin | None = None  # of a group that has not begun to train
+        self._elsewhere: frozenset[int] = frozenset()  # steps that were whole in other homes when the run began
         self._settle: Callable[[int], None] = lambda _: None
 
     def attach(self, watch: Watch) -> None:
@@ -80,12 +88,30 @@ class Keeping:
             return ""
         if problem := await self._saves.open():
             return problem
-        return self._resume(self._saves)
+        if self._context.options.resume is not None:
+            self._elsewhere = await asyncio.to_thread(self._look_elsewhere, self._saves.store_term)
+        return self._resume()
 
     @property
     def saved_step(self) -> int | None:
         """What the run goes on with at its start."""
-        return None if self._saves is None else self._saves.newest_step
+        committed = None if self._saves is None else self._saves.newest_step
+        return max((step for step in (committed, *self._elsewhere) if step is not None), default=None)
+
+    def _look_elsewhere(self, store_term: int) -> frozenset[int]:
+        """Steps of the last writer of this store that it had not committed, but that other homes hold as a whole."""
+        options = self._context.options
+        token = self._context.environment.get(TOKEN_VARIABLE, "")
+        homes = [
+            Home(tier.name, place, open_home(tier, token), world=options.seats)
+            for place, tier in enumerate(tiers_of(options).others)
+        ]
+        stock = take_stock(homes)
+        for note in stock.notes:
+            self._context.say(f"closeranks: {note}")
+        points = [found.point for found in stock.found]
+        whole = [point for point in points if len({held.writer for held in point.holdings}) == point.world]
+        return frozenset(point.step for point in whole if term_of(point.attempt) == store_term - 1)
 
     async def run(self) -> None:
         """Look after the keeper until the run ends."""
@@ -100,8 +126,8 @@ class Keeping:
         self._vault.close()
         return ending
 
-    def _resume(self, saves: Saves) -> str:
-        options, newest = self._context.options, saves.newest_step
+    def _resume(self) -> str:
+        options, newest = self._context.options, self.saved_step
         if newest is not None and options.resume is None:
             return (
                 f"store {options.store}: holds checkpoints of this job already, up to step {newest}; to go on from "
@@ -134,7 +160,8 @@ class Keeping:
             return
         memory = self._vault.restorable()
         step = None if memory is None else memory.step
-        self._loading.begin(restore_points(origin, step, self._saves.generations))
+        self._loading.begin(restore_points(origin, step, self._saves.generations, self._elsewhere))
+        self._elsewhere = frozenset()  # they are soon replaced by newer ones
 
     def loss_seen(self, rung: Rung) -> None:
         """A recovery was decided."""
@@ -150,9 +177,9 @@ class Keeping:
 
     # --- steps and messages -------------------------------------------------------------------------------------
 
-    def _step_done(self, done: StepDone) -> None:
+    def _step_done(self, closed: StepClosed) -> None:
         if self._saves is not None:
-            self._saves.step_done(done)
+            self._saves.step_done(closed)
 
     def snapped(self, worker: Worker, message: messages.Snapped) -> None:
         """A seat copied its part of the state."""
@@ -166,6 +193,11 @@ class Keeping:
     def adopted(self, worker: Worker, message: messages.Adopted) -> None:
         """A seat trains with saved state."""
         self._loading.adopted(worker, message)
+
+    def replayed(self, worker: Worker, message: messages.Replayed) -> None:
+        """A spare tried a checkpoint out."""
+        if self._saves is not None:
+            self._saves.replays.replayed(worker, message)
 
     def _begin(self, point: RestorePoint) -> None:
         self._settle(point.step)

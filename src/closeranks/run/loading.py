@@ -87,6 +87,8 @@ class Loading:
             step=point.step,
             generation=point.generation,
             store=self._context.options.store or "",
+            tiers=self._context.options.tiers or "",
+            world=self._context.options.seats,
             descriptors=len(fds),
         )
         self._tell(message, fds)

@@ -42,7 +42,7 @@ class UsageError(Exception):
     """The command line is wrong; nothing was started."""
 
 
-_AUTO = "auto"
+AUTO = "auto"  # of --resume: go on if there is anything to go on with
 
 
 def job_name(options: RunOptions) -> str:
@@ -92,6 +92,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     keep: str = "last=3"  # retention
     verify_every_s: float | None = 3600.0  # restore drills of the newest checkpoint; None: none
     tiers: str | None = None  # a file that names further homes
+    reliability: str | None = None  # a file of ``closeranks fit``: how often jobs here lose their state
 
 
 _SEVERAL = "*"
@@ -195,6 +196,7 @@ _FLAGS: Mapping[str, _Flag] = {
     "--keep": _Flag("keep", _keep),
     "--verify-every": _Flag("verify_every_s", _verify_every),
     "--tiers": _Flag("tiers", str),
+    "--reliability": _Flag("reliability", str),
     "--module": _Flag("kind", lambda _: Target.MODULE, takes_value=False),
     "--no-python": _Flag("kind", lambda _: Target.COMMAND, takes_value=False),
     "--standalone": _Flag("", lambda _: None, takes_value=False),
@@ -218,7 +220,7 @@ def parse(argv: Sequence[str], earlier: Callable[[str], RunOptions] | None = Non
             break
         _take_flag(word, rest, values)
     resume = values.get("resume")
-    if isinstance(resume, str) and resume != _AUTO and earlier is not None:
+    if isinstance(resume, str) and resume != AUTO and earlier is not None:
         # What belongs to one run only is not taken over: its folder, and where it had come from.
         before = earlier(resume)
         kept = msgspec.structs.asdict(msgspec.structs.replace(before, run_dir=None, job=job_name(before)))
@@ -279,6 +281,7 @@ def _require_store(options: RunOptions) -> None:
         "--save-every": options.save_every_steps or options.save_every_s,
         "--rpo": options.rpo_s,
         "--tiers": options.tiers,
+        "--reliability": options.reliability,
     }
     for flag, value in given.items():
         if value is not None:

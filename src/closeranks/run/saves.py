@@ -27,9 +27,13 @@ from closeranks.events import (
     SaveFailed,
     SaveIntervalChosen,
     SnapshotTaken,
+    StepClosed,
     StoreOpened,
+    TierMissed,
+    TierReached,
 )
 from closeranks.run.context import Context
+from closeranks.run.replays import Replays
 from closeranks.run.vault import Snapshot, Vault
 from closeranks.run.worker import Worker
 
@@ -39,6 +43,7 @@ _SAVE_S = 900.0  # a save that takes longer has failed
 _RESTARTS_MAX = 5  # of the keeper, without a commit between them
 _LAST_S = 900.0  # for the last save of a run that has completed
 _HURRIED_S = 2.0
+_LATE_S = 5.0  # a delay that a person wants to hear of
 
 
 class Saves:
@@ -62,6 +67,7 @@ class Saves:
         self._problem = ""  # of the newest save
         self._closed = ""  # why nothing can be saved any more
         self.newest_open_step: Callable[[], int] = lambda: 0
+        self.replays = Replays(context)
 
     # --- opening and ending -------------------------------------------------------------------------------------
 
@@ -81,6 +87,11 @@ class Saves:
         self._listen(client)
         self._hear(report)
         return ""
+
+    @property
+    def store_term(self) -> int:
+        """The term under which this run writes to the store."""
+        return self._store_term
 
     @property
     def generations(self) -> tuple[Kept, ...]:
@@ -136,11 +147,13 @@ class Saves:
 
     def begin(self, step: int, *, durable: bool) -> None:
         """A group is about to train after this step."""
+        self._durable_step = step if durable else None
         self._tell(saving_protocol.SavingBegan(step=step, durable=durable))
 
-    def step_done(self, fact: StepDone) -> None:
+    def step_done(self, closed: StepClosed) -> None:
         """Every seat closed a step."""
-        self._tell(fact)
+        self.replays.step_done(closed)
+        self._tell(StepDone(step=closed.step, duration_s=closed.closed_mono_s - closed.began_mono_s))
 
     def loss_seen(self, *, cold: bool) -> None:
         """A member was lost: what it had not delivered will never come."""
@@ -178,6 +191,7 @@ class Saves:
         """Called a few times a second: the keeper may be overdue, or have more to read."""
         if self._client is not None:
             self._read()
+        self.replays.look()
 
     # --- snapshots ----------------------------------------------------------------------------------------------
 
@@ -195,6 +209,7 @@ class Saves:
             self._problem = reason
             self._tell(saving_protocol.SnapshotDropped(step=step, reason=reason))
             return
+        snapshot.final = decision.final
         self._asked = snapshot
         for seat, worker in workers.items():
             worker.send(messages.Snapshot(save=snapshot.save, step=step, slot=snapshot.procs[seat][1]))
@@ -229,9 +244,16 @@ class Saves:
             deadline_s=_SAVE_S,
             run_term=self._context.term,
             data_position=snapshot.data_position,
+            versions=self._versions(),
+            tiers=tuple(tier.name for tier in self._config.tiers.tiers) if snapshot.final else None,
         )
         with contextlib.suppress(KeeperLost):  # its loss is heard by the reader, and the save with it
             client.send(message, [snapshot.images[seat].fd for seat in seats])
+
+    def _versions(self) -> dict[str, str]:
+        """What the workers said of themselves when they joined."""
+        told = next((w.facts for w in self._context.living() if w.facts is not None), {})
+        return {name: told[name] for name in ("python", "torch", "script") if name in told}
 
     # --- the save controller ------------------------------------------------------------------------------------
 
@@ -268,7 +290,8 @@ class Saves:
 
     @_carry_out.register
     def _(self, decision: saving_protocol.SaveHeldBack) -> None:
-        self._context.say(f"closeranks: a save is {decision.late_s:.0f} s late: {decision.reason}")
+        if decision.late_s >= _LATE_S:
+            self._context.say(f"closeranks: a save is {decision.late_s:.0f} s late: {decision.reason}")
 
     # --- the keeper ---------------------------------------------------------------------------------------------
 
@@ -388,8 +411,30 @@ class Saves:
         self._tell(saving_protocol.SaveCommitted(step=report.step))
 
     @_hear.register
+    def _(self, report: keeper.Kept) -> None:
+        # It was not due in the store; to whoever decides on saves it is done all the same.
+        self._restarts = 0
+        self._tell(saving_protocol.SaveCommitted(step=report.step))
+
+    @_hear.register
     def _(self, report: keeper.SaveLost) -> None:
         self._tell(saving_protocol.SaveFailed(step=report.step, problem=report.problem))
+
+    @_hear.register
+    def _(self, report: keeper.TierKept) -> None:
+        self._context.note(
+            TierReached(
+                step=report.step,
+                tier=report.tier,
+                written_bytes=report.written_bytes,
+                took_s=report.seconds,
+                problem=report.weakened,
+            )
+        )
+
+    @_hear.register
+    def _(self, report: keeper.TierMissed) -> None:
+        self._context.note(TierMissed(step=report.step, tier=report.tier, problem=report.problem))
 
     @_hear.register
     def _(self, report: keeper.Dropped) -> None:
@@ -404,11 +449,21 @@ class Saves:
     def _(self, report: keeper.Drilled) -> None:
         if report.generation is None:
             return
+        if not report.recorded:
+            self._context.say(f"closeranks: generation {report.generation} was not verified: {report.detail}")
+            return
         kept = self._generations.get(report.generation)
         if kept is not None:
-            self._generations[report.generation] = replace(kept, verified=report.held, broken=not report.held)
+            kept = self._generations[report.generation] = replace(kept, verified=report.held, broken=not report.held)
+        if kept is None or not report.held:
+            self._verified(report, report.detail)
+            return
+        load = messages.Load(step=kept.step, generation=kept.generation, store=self._config.store)
+        self.replays.begin(load, lambda told: self._verified(report, f"{report.detail}; {told}"))
+
+    def _verified(self, report: keeper.Drilled, detail: str) -> None:
         self._context.note(
             CheckpointVerified(
-                generation=report.generation, held=report.held, detail=report.detail, took_s=report.seconds
+                generation=report.generation or 0, held=report.held, detail=detail, took_s=report.seconds
             )
         )

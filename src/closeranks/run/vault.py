@@ -32,6 +32,7 @@ class Snapshot:
     save: int
     step: int
     procs: dict[int, tuple[int, int]]  # by seat: process and slot that the image is to come from
+    final: bool = False  # the last one of the run: it goes to every tier
     images: dict[int, Image] = field(default_factory=dict)  # by seat
     pause_s: float = 0.0
     data_position: object = None

@@ -36,7 +36,7 @@ class Watch:
         self._last_words: dict[int, tuple[int, float]] = {}  # by seat: open step and loss of its last dead occupant
         self._aborted: dict[int, Reading] = {}  # last readings, by process
         self._quiet_since_s = time.monotonic()
-        self.on_step: Callable[[StepDone], None] = lambda _: None  # every seat closed it
+        self.on_step: Callable[[StepClosed], None] = lambda _: None  # every seat closed it
 
     # --- called by others ---------------------------------------------------------------------------------------
 
@@ -133,9 +133,8 @@ class Watch:
 
     def _close(self, closed: StepClosed) -> None:
         self._context.note(closed)
-        done = StepDone(step=closed.step, duration_s=closed.closed_mono_s - closed.began_mono_s)
-        self._context.feed(done)
-        self.on_step(done)
+        self._context.feed(StepDone(step=closed.step, duration_s=closed.closed_mono_s - closed.began_mono_s))
+        self.on_step(closed)
 
     # --- scripts without the library ----------------------------------------------------------------------------
 

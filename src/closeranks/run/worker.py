@@ -41,6 +41,7 @@ class Worker:
     ring_head: int = 0
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # ended or fenced
     pong: asyncio.Event = field(default_factory=asyncio.Event)
+    can_replay: bool = False  # a spare that waits in its loop, with a whole model
     mute: bool = False  # its control thread did not answer the last question
     stack: asyncio.Future[str] | None = None
 

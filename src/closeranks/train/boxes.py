@@ -22,6 +22,7 @@ TYPES: Final[dict[str, torch.dtype]] = {
     "BOOL": torch.bool, "C64": torch.complex64, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
 }  # fmt: skip
 """Types of elements, by the name that safetensors gives them."""
+_USUAL = (torch.Tensor, torch.nn.Parameter)  # neither wrappers nor DTensors: most questions need not be asked
 _NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 _Run = tuple[int, int]  # begin, length, along one dimension of the whole tensor
@@ -38,15 +39,22 @@ class Box(NamedTuple):
 
 def is_distributed(tensor: torch.Tensor) -> bool:
     """Whether it is a DTensor."""
-    return hasattr(tensor, "device_mesh") and hasattr(tensor, "_local_tensor")
+    return type(tensor) not in _USUAL and hasattr(tensor, "device_mesh") and hasattr(tensor, "_local_tensor")
 
 
 def _wraps_others(tensor: torch.Tensor) -> bool:
-    return bool(is_traceable_wrapper_subclass(tensor)) and not tensor.is_nested and not is_distributed(tensor)
+    return (
+        type(tensor) not in _USUAL
+        and bool(is_traceable_wrapper_subclass(tensor))
+        and not tensor.is_nested
+        and not is_distributed(tensor)
+    )
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory without gradient and without the behaviour of a subclass."""
+    if type(tensor) in _USUAL:
+        return tensor.detach()
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.detach().as_subclass(torch.Tensor)
 
@@ -59,12 +67,13 @@ def boxes_of(name: str, tensor: torch.Tensor) -> list[Box]:
     Raises:
         NotProtectable: its elements cannot be reached as they are, or their type has no name in the format.
     """
-    if is_distributed(tensor):
-        return _boxes_of_distributed(name, tensor)
-    if _wraps_others(tensor):
-        wrapper: Any = tensor
-        parts, _ = wrapper.__tensor_flatten__()
-        return [box for part in parts for box in boxes_of(f"{name}/{part}", getattr(wrapper, part))]
+    if type(tensor) not in _USUAL:
+        if is_distributed(tensor):
+            return _boxes_of_distributed(name, tensor)
+        if _wraps_others(tensor):
+            wrapper: Any = tensor
+            parts, _ = wrapper.__tensor_flatten__()
+            return [box for part in parts for box in boxes_of(f"{name}/{part}", getattr(wrapper, part))]
     memory = _reachable(name, tensor)
     shape = tuple(memory.shape)
     return [Box(Leaf(name, _NAMES[memory.dtype], shape, (0,) * len(shape), shape), memory, replicated=True, first=True)]

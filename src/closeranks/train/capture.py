@@ -9,13 +9,14 @@ Nothing is copied here: the tensors are the live ones until ``copy_into`` makes 
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
 from closeranks.checkpoint.arena import Arena, Meta
-from closeranks.checkpoint.image import Leaf, lay_out
+from closeranks.checkpoint.image import Layout, Leaf, lay_out
 from closeranks.train import tree
 from closeranks.train.boxes import Box, boxes_of, is_distributed, require_rebuildable, share_of
 from closeranks.train.host_memory import cuda_devices, pin
@@ -23,7 +24,7 @@ from closeranks.train.modules import named_parts
 from closeranks.train.protected import Stateful
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class Captured(NamedTuple):
@@ -76,19 +77,37 @@ def copy_into(captured: Captured, arena: Arena, step: int) -> None:
     Raises:
         StoreProblem: there is not enough memory; the arena holds no image then.
     """
-    layout = lay_out(captured.leaves)
-    image = arena.open_image(step, layout)
-    memory = torch.frombuffer(image, dtype=torch.uint8)
+    known = _known.get(arena)
+    layout = known.layout if known is not None and known.leaves == captured.leaves else lay_out(captured.leaves)
+    memory = torch.frombuffer(arena.open_image(step, layout), dtype=torch.uint8)
+    if known is None or known.layout is not layout or known.memory.data_ptr() != memory.data_ptr():
+        known = _known[arena] = _Prepared(captured.leaves, layout, memory, _targets(memory, layout, captured.tensors))
     devices = cuda_devices(captured.tensors)
     at_once = bool(devices) and pin(arena, memory)
     with torch.no_grad():
-        for part, tensor in zip(layout.slices, captured.tensors, strict=True):
-            if part.length:
-                target = memory[part.at : part.at + part.length].view(tensor.dtype).view(tensor.shape)
-                target.copy_(tensor, non_blocking=at_once)
+        torch._foreach_copy_(known.targets, captured.tensors, non_blocking=at_once)
     for device in devices:
         torch.cuda.synchronize(device)
     arena.finish(step, Meta(slices=layout.slices, shared=captured.shared, local=captured.local))
+
+
+class _Prepared(NamedTuple):
+    """Where everything of an arena's last image went; the next one is mostly the same."""
+
+    leaves: list[Leaf]
+    layout: Layout
+    memory: torch.Tensor
+    targets: list[torch.Tensor]
+
+
+_known: weakref.WeakKeyDictionary[Arena, _Prepared] = weakref.WeakKeyDictionary()
+
+
+def _targets(memory: torch.Tensor, layout: Layout, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [
+        memory[part.at : part.at + part.length].view(tensor.dtype).view(tensor.shape)
+        for part, tensor in zip(layout.slices, like, strict=True)
+    ]
 
 
 def _of_seat(buffers: Iterable[Box], writer: int) -> dict[str, Box]:

@@ -378,7 +378,7 @@ class Job:
         self.world.vitals.spend(Category.SPARE_IDLE)
         self.world.vitals.move(Doing.WAITING)
         control.send(messages.NeedsSeat())
-        seat = self._loop._await_seat()
+        seat: messages.Seat = self._loop._await_seat()
         self.world.vitals.spend(Category.STALLED)
         self.world.vitals.move(Doing.STARTING)
         self._pending_seat = seat

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from closeranks import messages
+from closeranks.checkpoint import tiers
 from closeranks.checkpoint.arena import Arena, ArenaStore
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.inventory import Home
+from closeranks.checkpoint.keeper_homes import open_home
 from closeranks.checkpoint.problems import CheckpointProblem
 from closeranks.checkpoint.restore_plan import Rules
 from closeranks.checkpoint.stores.opening import open_store
 from closeranks.train import capture
-from closeranks.train.loading import Target, read_checked
-from closeranks.train.randomness import UnmanagedRandomness
+from closeranks.train.random_state import RandomState
+from closeranks.train.read_checked import RANDOM, Reader, read_checked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +28,7 @@ if TYPE_CHECKING:
     from closeranks.train.randomness import Randomness
     from closeranks.train.restore import Incoming
 
-_RANDOM: Final = "closeranks.random"
-_STORE_TIER: Final = 9  # farther than all others
+_STORE_TIER: Final = 99  # farther than all others
 
 
 class Keeping:
@@ -34,7 +37,7 @@ class Keeping:
     def __init__(self, arenas: tuple[int, int], protected: Protected, randomness: Randomness) -> None:
         self._arenas = tuple(Arena.of(fd) for fd in arenas)
         self._protected = protected
-        self._randomness = UnmanagedRandomness(randomness)
+        self._randomness = randomness
         self._incoming: Incoming | None = None
 
     def snapshot(self, asked: messages.Snapshot, place: tuple[int, int], batches: Batches | None) -> messages.Snapped:
@@ -46,7 +49,7 @@ class Keeping:
         began_s = time.monotonic()
         image_bytes, problem = 0, ""
         try:
-            captured = capture.capture(self._protected.everything(), self._local(), writer=seat, world=size)
+            captured = capture.capture(self._protected.everything(), self._local(seat, size), writer=seat, world=size)
             capture.copy_into(captured, self._arenas[asked.slot], asked.step)
             image_bytes = sum(tensor.numel() * tensor.element_size() for tensor in captured.tensors)
         except (CheckpointProblem, TypeError, ValueError, OSError, RuntimeError) as error:
@@ -69,23 +72,22 @@ class Keeping:
         seat, _ = place
         arenas = [Arena.of(fd) for fd in descriptors]
         try:
-            checked = read_checked(
-                self._homes(message, arenas),
-                Target(self._protected.everything(), self._local(), seat),
-                Rules(step=message.step, generation=message.generation, trusted=False),
-            )
-            checked.incoming.load_foreign()
+            reader = Reader(self._protected.everything(), lambda world, _: self._local(seat, world), seat)
+            # Whether it is trusted was decided by whoever chose it.
+            which = Rules(step=message.step, generation=message.generation, trusted=False)
+            incoming, restored = read_checked(self._homes(message, arenas), reader, which)
+            incoming.load_foreign()
         except (CheckpointProblem, TypeError, ValueError, OSError) as error:
             return messages.Loaded(step=message.step, problem=f"seat {seat}: {error}")
         finally:
             for arena in arenas:
                 arena.close()
-        self._incoming = checked.incoming
+        self._incoming = incoming
         return messages.Loaded(
             step=message.step,
-            source=" and ".join(checked.restored.used) or "the index alone",
-            notes=tuple(checked.incoming.notes),
-            refused=checked.restored.refused,
+            source=" and ".join(restored.used) or "the index alone",
+            notes=tuple(incoming.notes),
+            refused=restored.refused,
         )
 
     def adopt(self) -> None:
@@ -105,10 +107,17 @@ class Keeping:
         homes = []
         if arenas:
             homes.append(Home("memory of this node", 0, ArenaStore(arenas), world=len(arenas)))
+        if message.tiers:
+            for place, tier in enumerate(tiers.parse(Path(message.tiers).read_text(), message.tiers).others, start=1):
+                store = open_home(tier, os.environ.get(tiers.TOKEN_VARIABLE, ""))
+                homes.append(Home(tier.name, place, store, world=message.world))
         if message.generation is not None:
             store = open_store(message.store)
             homes.append(Home(message.store, _STORE_TIER, store, CommitLog(store)))
         return homes
 
-    def _local(self) -> dict[str, Any]:
-        return {**self._protected.local, _RANDOM: self._randomness}
+    def _local(self, seat: int, world: int) -> dict[str, Any]:
+        """What is this seat's alone; ``world``: seats that there are, or were when it was saved."""
+        if self._randomness.managed:
+            return dict(self._protected.local)
+        return {**self._protected.local, RANDOM: RandomState(apart=seat if seat >= world else None)}

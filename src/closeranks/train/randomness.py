@@ -44,23 +44,6 @@ class Randomness:
         np.random.set_state(state[2])  # noqa: NPY002
 
 
-class UnmanagedRandomness:
-    """The state of the generators as something to protect, where the script manages them itself."""
-
-    def __init__(self, randomness: Randomness) -> None:
-        self._randomness = randomness
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of all generators; empty where it is determined by seed, step and seat."""
-        state = self._randomness.capture()
-        return {} if state is None else {"generators": plain_random(state)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put it back."""
-        if "generators" in state:
-            self._randomness.restore(random_of(state["generators"]))
-
-
 def seed_everything(seed: int) -> None:
     """Seed the generators of torch (CPU, and CUDA where it is in use), Python and numpy."""
     torch.default_generator.manual_seed(seed)  # 1 us; torch.manual_seed takes 88 us

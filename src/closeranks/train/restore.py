@@ -83,7 +83,7 @@ class Incoming(NamedTuple):
                 part.prepare()
         except Mismatch as error:
             raise Mismatch(f"{self.where}: {error}. Nothing was changed") from error
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
             raise Mismatch(f"{self.where}: it cannot be taken over: {error!r}. Nothing was changed") from error
 
     def load_foreign(self) -> None:
@@ -96,13 +96,18 @@ class Incoming(NamedTuple):
             try:
                 part.load_foreign()
             except Exception as error:
-                self.undo()
-                raise Mismatch(f"{self.where}: {name} refused its state: {error!r}. Nothing was changed") from error
+                kept = self.undo()
+                raise Mismatch(f"{self.where}: {name} refused its state: {error!r}. {kept}") from error
 
-    def undo(self) -> None:
-        """Take load_foreign back."""
-        for part in reversed(self.parts.values()):
-            part.undo()
+    def undo(self) -> str:
+        """Take load_foreign back. Says in words how that went: it may be the very code that refuses."""
+        refused = []
+        for name, part in reversed(self.parts.items()):
+            try:
+                part.undo()
+            except Exception as error:
+                refused.append(f"{name} did not take back what it had: {error!r}")
+        return "; ".join(refused) or "Nothing was changed"
 
     def finish(self) -> None:
         """Change live tensors. Nothing is left that could refuse."""

@@ -16,6 +16,7 @@ from closeranks.events import Category
 from closeranks.signs import Doing
 from closeranks.train import transfer
 from closeranks.train.inner import Inner
+from closeranks.train.lasting import Lasting
 from closeranks.train.poison import PeerLost
 from closeranks.train.world import Attempt
 from closeranks.vitals import Field
@@ -131,8 +132,9 @@ class Loop:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.world = job.world
+        self.lasting = Lasting(self)
         self.closed = -1
-        self._highest = -1  # highest step that was ever closed here: at or below it a step is repeated
+        self.highest = -1  # highest step that was ever closed here: at or below it a step is repeated
         self._attempt = 0
         self._last = -1  # the step that was tried last
         self._intact = True
@@ -181,7 +183,7 @@ class Loop:
         job.randomness.set_for(step.number, world.seat or 0)
         self._attempt = self._attempt + 1 if self._last == step.number else 1
         self._last = step.number
-        self._hear_of_saves()
+        self.lasting.hear_of_saves()
         world.opened_ns = time.monotonic_ns()
         world.backward_seen = step.rehearsal
         world.attempt = Attempt.OPEN
@@ -189,7 +191,7 @@ class Loop:
         if step.rehearsal:
             world.vitals.move(Doing.STARTING)
         else:
-            world.vitals.spend(Category.REPEATED if step.number <= self._highest else Category.USEFUL)
+            world.vitals.spend(Category.REPEATED if step.number <= self.highest else Category.USEFUL)
             self._report_resume()
         job.strike("forward", step.number, rehearsal=step.rehearsal)
 
@@ -225,11 +227,11 @@ class Loop:
         if job.page is not None:
             job.page.write(step.number)
         self.closed = step.number
-        self._highest = max(self._highest, step.number)
+        self.highest = max(self.highest, step.number)
         self._mark_closed(step)
         self._attempt = 0
         step.run_callbacks()
-        self._snapshot_if_due()
+        self.lasting.snapshot_if_due()
         self._summarise_timers()
         job.strike("between", step.number)
 
@@ -260,66 +262,12 @@ class Loop:
                     self._stop_if_setup_failed()
                     self.world.vitals.words[Field.REHEARSED_NS] = time.monotonic_ns() - began_ns
         if job.loads:
-            self._load()
+            self.lasting.load()
         job.end_setup(rehearsed=count > 0)
         if job.newcomer:
-            self._be_seated()
+            yield from self._be_seated()
         elif job.page is not None:
             job.page.write(self.closed)
-
-    def _load(self) -> None:
-        """Begin with saved state: read what the supervisor names, adopt it when every seat has read it."""
-        world, control, keeping = self.world, self.job.require_control(), self.job.require_keeping()
-        while True:
-            world.vitals.move(Doing.WAITING)
-            message = self._next_message()
-            match message:
-                case messages.Load():
-                    with self.job.section("load"):
-                        self.job.strike("loading", message.step)
-                        loaded = keeping.load(message, control.take_descriptors(message), self._place())
-                    control.send(loaded)
-                case messages.Adopt():
-                    keeping.adopt()
-                    self.closed = self._highest = message.step
-                    world.vitals.words[Field.CLOSED_STEP] = message.step
-                    control.send(messages.Adopted(step=message.step))
-                    return
-                case messages.Interrupt():
-                    self.await_restart()
-                case messages.Leave():
-                    raise SystemExit(0)
-
-    def _place(self) -> tuple[int, int]:
-        return self.world.seat or 0, self.world.size
-
-    # --- saving -------------------------------------------------------------------------------------------------
-
-    def _snapshot_if_due(self) -> None:
-        """Copy this seat's part of the state if the step that was asked for is the last closed one."""
-        control = self.job.control
-        asked = None if control is None else control.snapshot
-        if control is None or asked is None or asked.step > self.closed:
-            return
-        if control.snapshot is asked:
-            control.snapshot = None
-        if asked.step < self.closed:
-            problem = f"seat {self.world.seat} had closed step {self.closed} when it was asked"
-            control.send(
-                messages.Snapped(save=asked.save, step=asked.step, image_bytes=0, pause_s=0.0, problem=problem)
-            )
-            return
-        with self.job.section("snapshot"):
-            self.job.strike("snapshot", self.closed)
-            snapped = self.job.require_keeping().snapshot(asked, self._place(), self.job.batches)
-        control.send(snapped)
-
-    def _hear_of_saves(self) -> None:
-        """An error of a save reaches the script at the next step boundary."""
-        control = self.job.control
-        if control is not None and control.save_problem is not None:
-            self.job.save_problem = control.save_problem.problem
-            control.save_problem = None
 
     def _stop_if_setup_failed(self) -> None:
         if self.world.poison is not None:
@@ -330,15 +278,19 @@ class Loop:
         time.sleep(_RESTART_S)
         self.world.raise_if_poisoned()
 
-    def _be_seated(self) -> None:
-        """Wait for a seat, however many terms that takes."""
+    def _be_seated(self) -> Iterator[Step]:
+        """Wait for a seat, however many terms that takes; meanwhile checkpoints can be tried out here."""
         self._lost_since_ns = time.monotonic_ns()
         self._intact = False
         self.world.vitals.spend(Category.SPARE_IDLE if self.world.seat is None else Category.STALLED)
         self.world.vitals.move(Doing.WAITING)
         seat = self.job.take_pending_seat()
-        if seat is None:
-            seat = self._await_seat()
+        while seat is None:
+            message = self._await_seat(messages.Replay)
+            if isinstance(message, messages.Replay):
+                yield from self.lasting.replay(message)
+            else:
+                seat = message
         self._join_terms(seat)
 
     def _finish(self) -> bool:
@@ -354,8 +306,8 @@ class Loop:
             if self.world.poison is not None:
                 self._recover()
                 return False
-            self._snapshot_if_due()
-            message = self._next_message()
+            self.lasting.snapshot_if_due()
+            message = self.next_message()
             if isinstance(message, messages.Leave):
                 self.world.vitals.spend(Category.SHUT_DOWN)
                 self.world.vitals.move(Doing.LEAVING)
@@ -404,7 +356,7 @@ class Loop:
             break
         self._to_report_resume = True
         self._close_with_the_others()
-        self._snapshot_if_due()
+        self.lasting.snapshot_if_due()
 
     def _close_with_the_others(self) -> None:
         """Peers had applied the step of our void attempt: it is closed here too, with the loss that we computed."""
@@ -443,7 +395,7 @@ class Loop:
             if job.page is not None and (newly or plan.step > self.closed):
                 job.page.inherit(plan.step)
         self.closed = plan.step
-        self._highest = max(self._highest, plan.step)
+        self.highest = max(self.highest, plan.step)
         self._intact = True
         world.vitals.words[Field.CLOSED_STEP] = plan.step
         if job.page is not None:
@@ -451,7 +403,8 @@ class Loop:
 
     # --- messages ----------------------------------------------------------------------------------------------
 
-    def _next_message(self) -> messages.SupervisorMessage:
+    def next_message(self) -> messages.SupervisorMessage:
+        """What the supervisor says next; an Interrupt of our own making when the term was poisoned meanwhile."""
         control = self.job.require_control()
         while True:
             try:
@@ -460,10 +413,13 @@ class Loop:
                 if self.world.poison is not None:
                     return messages.Interrupt(term=self.world.term, reason=self.world.poison)
 
-    def _await_seat(self) -> messages.Seat:
+    def _await_seat(self, *others: type[messages.Replay]) -> Any:
+        """The next seat, or a message of one of the other kinds if it comes first."""
         while True:
             message = self.job.require_control().inbox.get()
             if isinstance(message, messages.Seat) and message.term > self.world.term:
+                return message
+            if isinstance(message, others):
                 return message
             if isinstance(message, messages.Leave):
                 raise SystemExit(0)
@@ -476,7 +432,7 @@ class Loop:
         """
         while True:
             self.world.raise_if_poisoned()
-            message = self._next_message()
+            message = self.next_message()
             if isinstance(message, messages.Interrupt) and message.term == term:
                 raise PeerLost(term, message.reason)
             if isinstance(message, kind) and message.term == term:

@@ -210,6 +210,24 @@ def test_a_folder_that_a_sweep_takes_away_in_between_is_made_again(tmp_path):
     assert store.read(IMAGE, 10) == b"x"
 
 
+def test_folders_known_to_be_there_are_made_again_after_a_sweep_took_them_away(directory_store, tmp_path):
+    directory_store.write(IMAGE, [memoryview(b"x")])
+    DirectoryStore(tmp_path / "store").delete([IMAGE])
+    assert not (tmp_path / "store/data").exists()
+    directory_store.write("data/a/y", [memoryview(b"y")])
+    DirectoryStore(tmp_path / "store").delete(["data/a/y"])
+    assert directory_store.create("data/b/z", b"z")
+    assert [row.key for row in directory_store.list("")] == ["data/b/z"]
+
+
+def test_a_root_that_was_removed_is_not_made_again_in_silence(directory_store, tmp_path):
+    directory_store.write(IMAGE, [memoryview(b"x")])
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreProblem, match=r"expected a folder that is there, got No such file.*is mounted"):
+        directory_store.write("data/a/y", [memoryview(b"x")])
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_folder_made_by_another_between_our_look_and_our_mkdir_is_no_error(tmp_path):
     class Outrun(RealFiles):
         def mkdir(self, path):

@@ -1,8 +1,12 @@
 """A transient problem is tried again, a doubtful one is read back, any other is told at once."""
 
+import errno
+
 import pytest
 
+from closeranks.checkpoint.drill_files import FailingFiles, Fault
 from closeranks.checkpoint.problems import StoreProblem
+from closeranks.checkpoint.stores.directory import DirectoryStore
 from closeranks.checkpoint.stores.memory import MemoryStore
 from closeranks.checkpoint.stores.retry import FIRST_WAIT_S, TRIES, created, retried
 
@@ -96,3 +100,12 @@ def test_a_create_that_cannot_succeed_is_tried_once(no_sleep):
     with pytest.raises(StoreProblem):
         created(store, "log/1", b"nonce", sleep=no_sleep)
     assert store.creates == 1
+
+
+def test_one_error_of_the_disk_does_not_fail_a_save(tmp_path, no_sleep):
+    files = FailingFiles([Fault(errno=errno.EIO, call="fsync", below="data/a"), Fault(errno=errno.EIO, call="link")])
+    store = DirectoryStore(tmp_path / "store", files)
+    assert retried(lambda: store.write("data/a/x", [memoryview(b"0123")]), sleep=no_sleep) == 4
+    assert created(store, "log/1", b"nonce", sleep=no_sleep)
+    assert (store.read("data/a/x", 10), store.read("log/1", 10)) == (b"0123", b"nonce")
+    assert len(no_sleep) == 2

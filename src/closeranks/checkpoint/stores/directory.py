@@ -14,13 +14,12 @@ from closeranks.checkpoint.format import IDENTITY_KEY
 from closeranks.checkpoint.problems import Damaged, StoreProblem
 from closeranks.checkpoint.stores.big_write import write_parts
 from closeranks.checkpoint.stores.errnos import problem_of
-from closeranks.checkpoint.stores.folders import Folders
+from closeranks.checkpoint.stores.folders import TRIES, Folders
 from closeranks.checkpoint.stores.keys import checked_key, checked_prefix
 from closeranks.checkpoint.stores.listing import Listing
 from closeranks.checkpoint.stores.store import Buffer, Listed, OnPiece
 from closeranks.checkpoint.stores.unfinished import Unfinished
 
-_TRIES: Final = 8  # a sweep may take an empty folder away between our making and our using it
 _NO_LINKS: Final = UNSUPPORTED | {errno.EPERM, errno.EMLINK}
 
 T = TypeVar("T")
@@ -185,7 +184,7 @@ class DirectoryStore:
     def _in_folder(self, path: Path, do: Callable[[], T]) -> T:
         """``do`` in a folder that is there: it may be taken away as empty, or be made by others, at any moment."""
         folder = path.parent
-        for left in reversed(range(_TRIES)):
+        for left in reversed(range(TRIES)):
             self._folders.make(folder)
             try:
                 return do()

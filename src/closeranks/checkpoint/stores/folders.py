@@ -7,8 +7,11 @@ import errno
 import os
 import threading
 from pathlib import Path
+from typing import Final
 
 from closeranks.checkpoint.files import UNSUPPORTED, Files
+
+TRIES: Final = 100  # of making a folder that sweeps take away as empty
 
 
 class Folders:
@@ -25,12 +28,18 @@ class Folders:
 
     def make(self, folder: Path) -> None:
         """The folder and those above it exist, and their names are on the disk, whoever made them."""
-        for one in reversed(self._unsure(folder)):
-            self._mkdir(one)
-            # Also when another process made it: its name may not be on the disk yet, and our bytes depend on it.
-            self._fsync_above(one)
-            with self._lock:
-                self._lasting.add(one)
+        for left in reversed(range(TRIES)):
+            try:
+                for one in reversed(self._unsure(folder)):
+                    self._make_lasting(one)
+                return
+            except FileNotFoundError:
+                # A sweep took one away as empty, after we had seen it. Not so the root: its disk was unmounted.
+                if left == 0 or not self._is_folder(self._root):
+                    raise
+                for one in (folder, *folder.parents):
+                    if one != self._root and one.is_relative_to(self._root):
+                        self.forget(one)
 
     def forget(self, folder: Path) -> None:
         """The folder is gone: neither it nor what was below it is there any more."""
@@ -84,6 +93,13 @@ class Folders:
             unsure.append(at)
             at = at.parent
         return unsure
+
+    def _make_lasting(self, folder: Path) -> None:
+        self._mkdir(folder)
+        # Also when another process made it: its name may not be on the disk yet, and our bytes depend on it.
+        self._fsync_above(folder)
+        with self._lock:
+            self._lasting.add(folder)
 
     def _mkdir(self, folder: Path) -> None:
         try:

@@ -36,7 +36,10 @@ class ObjectStore:
         return self._put_new(checked_key(key, self.url), data)
 
     def write(self, key: str, parts: Sequence[Buffer], on_piece: OnPiece | None = None) -> int:
-        """See Store. An upload that fails is given up: nothing of it becomes visible."""
+        """See Store. An upload that fails is given up: nothing of it becomes visible.
+
+        ``on_piece`` is called from within the client, and must not use an object store itself.
+        """
         checked_key(key, self.url)
         length = sum(part.nbytes for part in parts)
         if length <= PART_BYTES:
