@@ -2,8 +2,9 @@
 
     python bench/restore_plan.py [--quick] [--json]
 
-Three restores of 1,024 writers' slices, at 1x, 2x and 4x of the tensors: on the same layout, on 768 ranks that need
-other boxes, and of a 32 x 32 grid on one of 24 x 32. The best of three rounds. Quick: a sixteenth of the slices.
+Restores of 1,024 writers' slices, at 1x, 2x and 4x of the tensors: on the same layout, on 768 ranks that need other
+boxes, of a 32 x 32 grid on one of 24 x 32, and of tensors of which each is on one rank alone. The best of three rounds.
+Quick: a sixteenth of the slices.
 """
 
 from __future__ import annotations
@@ -39,7 +40,12 @@ def by_grid(rows: int, columns: int) -> list[Box]:
     return [((high * r, wide * c), (high, wide)) for r in range(rows) for c in range(columns)]
 
 
-def inventory_of(boxes: list[Box], names: list[str]) -> Inventory:
+def of_rank(names: list[str], rank: int, own: bool) -> list[str]:
+    """The tensors of a rank: those of all, or its own."""
+    return [f"rank {rank}/{name}" for name in names] if own else names
+
+
+def inventory_of(boxes: list[Box], names: list[str], *, own: bool) -> Inventory:
     """One point; a third of the writers are in memory, a third on a peer, the others in the store alone."""
     whole, holdings = (ROWS, COLUMNS), []
     for writer, (offsets, shape) in enumerate(boxes):
@@ -53,7 +59,7 @@ def inventory_of(boxes: list[Box], names: list[str]) -> Inventory:
                 at=0,
                 length=2 * math.prod(shape),
             )
-            for name in names
+            for name in of_rank(names, writer, own)
         )
         for tier, home in enumerate(("memory", "peer", "store")):
             if tier >= writer % 3:
@@ -61,19 +67,21 @@ def inventory_of(boxes: list[Box], names: list[str]) -> Inventory:
     return Inventory(points=(Point(step=1, generation=1, world=len(boxes), holdings=tuple(holdings)),))
 
 
-def needs_of(boxes: list[Box], names: list[str]) -> list[Need]:
+def needs_of(boxes: list[Box], names: list[str], *, own: bool) -> list[Need]:
     """Every reader's box of every tensor."""
     return [
         Need(reader=reader, name=name, dtype="BF16", global_shape=(ROWS, COLUMNS), offsets=offsets, shape=shape)
         for reader, (offsets, shape) in enumerate(boxes)
-        for name in names
+        for name in of_rank(names, reader, own)
     ]
 
 
+OWN = "own tensors"
 CASES: dict[str, tuple[Callable[[], list[Box]], Callable[[], list[Box]]]] = {
     "same layout": (lambda: by_rows(RANKS), lambda: by_rows(RANKS)),
     "1,024 to 768 ranks": (lambda: by_rows(RANKS), lambda: by_rows(768)),
     "32 x 32 to 24 x 32": (lambda: by_grid(32, 32), lambda: by_grid(24, 32)),
+    OWN: (lambda: by_rows(1) * RANKS, lambda: by_rows(1) * RANKS),
 }
 
 
@@ -81,7 +89,8 @@ def measured(case: str, tensors: int) -> Iterator[tuple[float, float, int, int, 
     """Seconds by the clock, seconds of this process, slices, needs and reads of each round."""
     writers, readers = CASES[case]
     names = [f"model/layers.{k}.weight" for k in range(tensors)]
-    inventory, needs = inventory_of(writers(), names), needs_of(readers(), names)
+    own = case == OWN
+    inventory, needs = inventory_of(writers(), names, own=own), needs_of(readers(), names, own=own)
     for _ in range(ROUNDS):
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         plan = plan_restore(inventory, needs)

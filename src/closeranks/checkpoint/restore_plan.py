@@ -255,8 +255,12 @@ def _fetches(point: Point, wanted: _Wanted) -> list[Fetch] | str:
         tensor, kept = table.tensor[odd[0]], spelled(kinds[table.kind[odd[0]]])
         return f"{names[tensor]} is {kept} in it, and {spelled(kinds[wanted.kind[tensor]])} is needed"
     sources = _Sources.of(holdings, place)
-    fetches: list[Fetch] = []
+    alike = _alike(wanted, table)
+    fetches = [read for tensors in alike for read in _whole_slices(tensors, wanted, table, sources)]
+    done = {tensor for tensors in alike for tensor in tensors.tolist()}
     for tensor, mine in enumerate(wanted.distinct):
+        if tensor in done:
+            continue
         rows, whole = table.rows(tensor), kinds[wanted.kind[tensor]][1]
         needs = wanted.table.boxes(mine, len(whole))
         found = cover(table.boxes(rows, len(whole)), sources.tier[rows], needs)
@@ -264,6 +268,29 @@ def _fetches(point: Point, wanted: _Wanted) -> list[Fetch] | str:
             return f"no home has {names[tensor]}{found.box} of {list(whole)}"
         fetches.extend(sources.fetches(rows, mine, found))
     return fetches
+
+
+def _alike(wanted: _Wanted, table: BoxTable) -> list[Ints]:
+    """Tensors with one slice and one need of the very same box, by their dimensions: most, where nothing is sharded."""
+    single = (np.diff(table.bounds) == 1) & np.array([len(rows) == 1 for rows in wanted.distinct], bool)
+    dimensions = np.array([len(shape) for _, shape in by_number(wanted.numbering.kinds)], np.int64)[wanted.kind]
+    found = []
+    for count in np.unique(dimensions[single]).tolist():
+        tensors = np.flatnonzero(single & (dimensions == count))
+        held = table.boxes(table.order[table.bounds[tensors]], count)
+        needed = wanted.table.boxes(wanted.table.order[wanted.table.bounds[tensors]], count)
+        same = (held.offsets == needed.offsets) & (held.shapes == needed.shapes) & (held.shapes > 0)
+        found.append(tensors[same.all(axis=1)])
+    return found
+
+
+def _whole_slices(tensors: Ints, wanted: _Wanted, table: BoxTable, sources: _Sources) -> Iterator[Fetch]:
+    """The reads of tensors that are alike."""
+    rows, needs = table.order[table.bounds[tensors]], wanted.table.order[wanted.table.bounds[tensors]]
+    dimensions = len(by_number(wanted.numbering.kinds)[wanted.kind[tensors[0]]][1]) if len(tensors) else 0
+    shapes, each = table.boxes(rows, dimensions).shapes, np.arange(len(tensors))
+    origin = np.zeros_like(shapes)
+    return sources.fetches(rows, needs, Pieces(each, each, origin, origin, shapes))
 
 
 class _Sources(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import msgspec
@@ -133,11 +134,10 @@ def verify(
     with session(store) as opened:
         chosen = _all_or_one(opened, generation)
         found: list[Examined] = []
-        with progress("reading") as told:
-            for one in examine(opened.store, chosen, told):
-                found.append(one)
-                if not as_json:
-                    text.show_examined(one)
+        for one in _examined(opened, chosen):
+            found.append(one)
+            if not as_json:
+                text.show_examined(one)
         sound = [one for one in found if not one.damage]
         if as_json:
             text.put_json({"store": opened.store.url, "sound": len(sound) == len(found), "generations": found})
@@ -145,6 +145,21 @@ def verify(
             text.say(_way_out(found, opened.history))
         if len(sound) < len(found):
             raise typer.Exit(PROBLEM)
+
+
+def _examined(opened: Session, chosen: list[Generation]) -> Iterator[Examined]:
+    """One after the other; the bar is gone whenever there is something to print."""
+    bars: list[Callable[[int, int], None]] = []
+
+    def tell(done: int, total: int) -> None:
+        bars[-1](done, total)
+
+    work = examine(opened.store, chosen, tell)
+    for _ in chosen:
+        with progress("reading") as told:
+            bars.append(told)
+            one = next(work)
+        yield one
 
 
 def _all_or_one(opened: Session, generation: str) -> list[Generation]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -119,9 +120,11 @@ def _exchange() -> ModuleType:
 
 @contextlib.contextmanager
 def _said() -> Iterator[None]:
-    """Problems as messages."""
+    """Problems as messages; what torch remarks about its own libraries is not for the user of a command."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="torch")
+            yield
     except StoreRefused as problem:
         fail(str(problem), USAGE)
     except CheckpointProblem as problem:
