@@ -21,12 +21,12 @@ def entry(number, term, act, *, wall_s=0.0):
     return Entry(format=FORMAT, number=number, term=term, nonce=f"{number:032x}", wall_s=wall_s, act=act)
 
 
-def log_of(*acts, wall_s=lambda number: 0.0):
+def log_of(*acts, wall_s=lambda _: 0.0):
     """Entries of (term, act) from number 1 on."""
     return [entry(n, term, act, wall_s=wall_s(n)) for n, (term, act) in enumerate(acts, 1)]
 
 
-def history_of(*acts, wall_s=lambda number: 0.0):
+def history_of(*acts, wall_s=lambda _: 0.0):
     return fold_all(EMPTY, log_of(*acts, wall_s=wall_s))
 
 

@@ -61,14 +61,16 @@ def report(pipe: int, values: list[object]) -> None:
     os.write(pipe, msgspec.json.encode(values) + b"\n")
 
 
-def kill(child: Child, after_s: float) -> None:
-    """End it by SIGKILL after this time, unless it ends before."""
+def kill(child: Child, after_s: float) -> bool:
+    """End it by SIGKILL after this time. False: it had ended by itself before."""
     poller = select.poll()
     pidfd = os.pidfd_open(child.pid)
     try:
         poller.register(pidfd, select.POLLIN)
-        if not poller.poll(after_s * 1000):
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        if poller.poll(after_s * 1000):
+            return False
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        return True
     finally:
         os.close(pidfd)
 

@@ -139,10 +139,10 @@ def _killed_after(root: Path, life: int, victim: str, after_s: float) -> Ending:
         follower = start(partial(_follows, root, theirs), (ours.fileno(),))
         lead = start(partial(_leads, root, life, ours), (theirs.fileno(), follower.pipe))
     first, second = (follower, lead) if victim == "follower" else (lead, follower)
-    kill(first, after_s)
+    hit = kill(first, after_s)
     if victim == "both":
         kill(second, 0.0)
-    found = ending(lead)
+    found = ending(lead)._replace(killed=hit)
     # It ends by itself when nobody orders any more, perhaps beside the look at the store.
     _REST.append(follower)
     return found

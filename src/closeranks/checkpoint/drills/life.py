@@ -15,6 +15,7 @@ from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.drills.toy import Part, commit, contribute, first_part
 from closeranks.checkpoint.format import Pin, Unpin, Verified
 from closeranks.checkpoint.gather import Patience
+from closeranks.checkpoint.keys import term_of
 from closeranks.checkpoint.problems import BaseLost, CheckpointProblem, SaveFailed
 from closeranks.checkpoint.retention import Policy, choose
 from closeranks.checkpoint.stores.opening import found
@@ -112,6 +113,7 @@ def _save(process: _Process, part: Part, step: int) -> int:
         contribute(store, second, log.history, arena)
 
     def wait(pause_s: float) -> None:
+        log.require(term_of(part.attempt))  # shards of an older term may be swept: they would never be complete
         if follower is None:
             time.sleep(pause_s)
         elif _is_closed(follower, pause_s):

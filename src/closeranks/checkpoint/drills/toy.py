@@ -18,7 +18,7 @@ from closeranks.checkpoint.format import Manifest
 from closeranks.checkpoint.gather import Patience, gather, publish_index
 from closeranks.checkpoint.history import Generation, History
 from closeranks.checkpoint.image import Leaf, lay_out
-from closeranks.checkpoint.keys import attempt_name
+from closeranks.checkpoint.keys import attempt_name, term_of
 from closeranks.checkpoint.problems import CheckpointProblem
 from closeranks.checkpoint.reading import Region, fetch, read_index
 from closeranks.checkpoint.stores.store import Store
@@ -73,7 +73,7 @@ def commit(store: Store, log: CommitLog, part: Part, patience: Patience, step: i
         bases=gathered.bases,
         data_position={"mark": part.mark},
     )
-    return log.commit(_term(part), manifest)
+    return log.commit(term_of(part.attempt), manifest)
 
 
 def first_part(term: int, step: int, mark: int, world: int, base: int = 0) -> Part:
@@ -146,10 +146,6 @@ def _previous(store: Store, part: Part, history: History) -> Previous | None:
     if generation is None or generation.manifest.world != part.world:
         return None
     return Previous(generation.number, read_index(store, generation.manifest.shards[part.writer]))
-
-
-def _term(part: Part) -> int:
-    return int(part.attempt[1:].partition("-")[0])
 
 
 def _require(holds: bool, generation: Generation, problem: str) -> None:
