@@ -15,11 +15,13 @@ from closeranks.run.birth import CONTROL, Place, open_channels
 from closeranks.run.context import Context
 from closeranks.run.ears import Ears
 from closeranks.run.exits import Exits
+from closeranks.run.keeping import Keeping
 from closeranks.run.links import Link
 from closeranks.run.options import RunOptions
 from closeranks.run.orphans import Orphans
 from closeranks.run.processes import Started, Starter
 from closeranks.run.screen import Nothing, Screen
+from closeranks.run.vault import Vault
 from closeranks.run.worker import Worker
 from closeranks.vitals import Vitals
 
@@ -54,7 +56,7 @@ class Stand:
             screen=self.screen,
         )
         self.exits = Exits(self.context, Orphans())
-        self.ears = Ears(self.context, self.exits)
+        self.ears = Ears(self.context, self.exits, Keeping(self.context, Vault(), None))
         self.child = subprocess.Popen(["sleep", "1000"])
         channels, theirs = open_channels("test")
         self.theirs = socket.socket(fileno=os.dup(theirs[CONTROL]))  # the worker's end, to speak in its name

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from checkpoint.images import bytes_of, fill, whole
+from tests.checkpoint.images import bytes_of, fill, whole
+
 from closeranks.checkpoint.arena import Arena
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.keeper_client import KeeperClient, start_keeper

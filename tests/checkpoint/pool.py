@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 DEADLINE_S = 90.0
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's import would start a thread in the fork server
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["closeranks.train.checkpointer", "torch.distributed.fsdp", "checkpoint.rank_scripts"])
+_context.set_forkserver_preload(
+    ["closeranks.train.checkpointer", "torch.distributed.fsdp", "tests.checkpoint.rank_scripts"]
+)
 
 
 class RankFailed(AssertionError):
@@ -35,7 +37,7 @@ def _serve(link: Any) -> None:
             os._exit(0)
         try:
             dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
-            answer = (True, getattr(importlib.import_module("checkpoint.rank_scripts"), name)(*arguments))
+            answer = (True, getattr(importlib.import_module("tests.checkpoint.rank_scripts"), name)(*arguments))
         except BaseException:
             answer = (False, traceback.format_exc())
         finally:

@@ -3,8 +3,8 @@ import struct
 
 import msgspec
 import pytest
+from tests.checkpoint.images import ATTEMPT, bytes_of, fill, whole
 
-from checkpoint.images import ATTEMPT, bytes_of, fill, whole
 from closeranks.checkpoint.arena import Arena, ArenaStore, Meta
 from closeranks.checkpoint.image import image_key, index_key, lay_out
 from closeranks.checkpoint.problems import Damaged, StoreProblem
@@ -123,8 +123,13 @@ def test_an_arena_whose_control_numbers_lie_is_never_believed(arena, at, value):
         assert found.index in (None, index)
 
 
-def test_a_folder_of_garbage_is_no_arena():
+def test_memory_without_a_byte_becomes_an_empty_arena():
+    assert Arena.of(os.memfd_create("new")).filled() is None
+
+
+def test_garbage_is_no_arena():
     fd = os.memfd_create("garbage")
+    os.ftruncate(fd, 1)
     with pytest.raises(Damaged, match="at least"):
         Arena.of(fd).filled()
     os.ftruncate(fd, 4 * 2**20)

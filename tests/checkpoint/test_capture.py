@@ -11,11 +11,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.checkpoint.through_arena import names, save
 from torch import nn
 from torch.nn.parallel import DataParallel
 from torch.testing._internal.two_tensor import TwoTensor
 
-from checkpoint.through_arena import names, save
 from closeranks.checkpoint.arena import Arena
 from closeranks.checkpoint.problems import Mismatch
 from closeranks.train.boxes import TYPES, Sharding, bytes_of, placed_runs, share_of

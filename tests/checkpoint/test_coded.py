@@ -5,8 +5,8 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.checkpoint.hooked_store import HookedStore
 
-from checkpoint.hooked_store import HookedStore
 from closeranks.checkpoint import fragments
 from closeranks.checkpoint.coded import CodedStore
 from closeranks.checkpoint.problems import Damaged, StoreProblem, StoreRefused

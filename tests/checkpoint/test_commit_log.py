@@ -1,9 +1,9 @@
 """Appending under doubt, contention and fences, against a real store's protocol in memory."""
 
 import pytest
+from tests.checkpoint.hooked_store import HookedStore
+from tests.checkpoint.logs import manifest
 
-from checkpoint.hooked_store import HookedStore
-from checkpoint.logs import manifest
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.entries import decode_entry, encode_entry
 from closeranks.checkpoint.format import Claim, Entry, Pin, Retire, Unpin, Verified

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.checkpoint.test_capture import state_bits, trained
 from torch import nn
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 
 import closeranks.checkpoint as ck
-from checkpoint.test_capture import state_bits, trained
 from closeranks.checkpoint.problems import Damaged, NothingToRestore, StoreRefused
 from closeranks.train.exchange import (
     Origin,

@@ -1,8 +1,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.checkpoint.images import whole
 
-from checkpoint.images import whole
 from closeranks.checkpoint.extents import Cut, cut, known
 from closeranks.checkpoint.format import Extent, ShardIndex
 from closeranks.checkpoint.image import lay_out

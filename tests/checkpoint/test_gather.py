@@ -2,8 +2,8 @@
 
 import msgspec
 import pytest
+from tests.checkpoint.hooked_store import HookedStore
 
-from checkpoint.hooked_store import HookedStore
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.format import Extent, Manifest, ShardIndex
 from closeranks.checkpoint.gather import Patience, gather, publish_failure, publish_index, unfinished

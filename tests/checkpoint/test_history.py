@@ -2,8 +2,8 @@
 
 import msgspec
 import pytest
+from tests.checkpoint.logs import claimed, committed, entry, history_of, manifest
 
-from checkpoint.logs import claimed, committed, entry, history_of, manifest
 from closeranks.checkpoint.format import Claim, Commit, Pin, Retire, Unpin, Verified
 from closeranks.checkpoint.history import EMPTY, Verification, fold
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.checkpoint.logs import entry, manifest
 
-from checkpoint.logs import entry, manifest
 from closeranks.checkpoint.format import Claim, Commit, Pin, Retire, Unpin, Verified
 from closeranks.checkpoint.history import EMPTY, Verification, fold, fold_all
 from closeranks.checkpoint.image import image_key

@@ -7,8 +7,8 @@ import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.checkpoint.images import bytes_of, whole
 
-from checkpoint.images import bytes_of, whole
 from closeranks.checkpoint.image import ALIGNMENT_BYTES, DTYPES, HEADER_LIMIT_BYTES, Leaf, lay_out, read_header
 from closeranks.checkpoint.problems import Damaged
 

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.checkpoint.keeper_stand import DEADLINE_S, Node, expected, restored, tree_of
 
-from checkpoint.keeper_stand import DEADLINE_S, Node, expected, restored, tree_of
 from closeranks.checkpoint.arena import Arena
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.keeper_client import KeeperLost, start_keeper
@@ -385,7 +385,7 @@ def test_a_stale_keeper_that_wakes_after_two_terms_changes_nothing_and_says_so_o
 
 PARENT = """
 import os, sys
-from checkpoint.keeper_stand import Node
+from tests.checkpoint.keeper_stand import Node
 from closeranks.checkpoint.keeper_messages import Progress
 from closeranks.checkpoint.tiers import DURABLE, Tier, Tiers
 rate = float(sys.argv[2])

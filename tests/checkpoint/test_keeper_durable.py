@@ -2,9 +2,9 @@ import secrets
 import threading
 
 import pytest
+from tests.checkpoint.hooked_store import HookedStore
+from tests.checkpoint.images import fill, whole
 
-from checkpoint.hooked_store import HookedStore
-from checkpoint.images import fill, whole
 from closeranks.checkpoint import keeper_durable
 from closeranks.checkpoint.arena import Arena
 from closeranks.checkpoint.commit_log import CommitLog

@@ -10,9 +10,9 @@ import threading
 import time
 
 import pytest
+from tests.checkpoint.images import whole
+from tests.checkpoint.keeper_stand import DEADLINE_S, Node, content_of
 
-from checkpoint.images import whole
-from checkpoint.keeper_stand import DEADLINE_S, Node, content_of
 from closeranks.checkpoint import peer_wire as wire
 from closeranks.checkpoint.coded import CodedStore
 from closeranks.checkpoint.image import image_key, index_key

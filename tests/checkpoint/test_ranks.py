@@ -6,8 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
-
-from checkpoint.pool import Pool
+from tests.checkpoint.pool import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

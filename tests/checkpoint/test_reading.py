@@ -3,8 +3,8 @@ import threading
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from tests.checkpoint.images import ATTEMPT, bytes_of, fill, whole
 
-from checkpoint.images import ATTEMPT, bytes_of, fill, whole
 from closeranks.checkpoint.arena import Arena
 from closeranks.checkpoint.digests import blake3
 from closeranks.checkpoint.format import ShardRef

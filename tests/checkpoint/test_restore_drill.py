@@ -1,9 +1,9 @@
 import itertools
 
 import pytest
+from tests.checkpoint.hooked_store import HookedStore
+from tests.checkpoint.images import fill, whole
 
-from checkpoint.hooked_store import HookedStore
-from checkpoint.images import fill, whole
 from closeranks.checkpoint.arena import Arena
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.format import Manifest

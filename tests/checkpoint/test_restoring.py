@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
+from tests.checkpoint.stored import COLUMNS, NAMES, ROWS, Stored, put, value
 
-from checkpoint.stored import COLUMNS, NAMES, ROWS, Stored, put, value
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.format import Verified
 from closeranks.checkpoint.image import image_key, index_key

@@ -1,8 +1,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.checkpoint.logs import claimed, committed, entry, history_of
 
-from checkpoint.logs import claimed, committed, entry, history_of
 from closeranks.checkpoint.format import Pin, Retire, Verified
 from closeranks.checkpoint.history import fold_all
 from closeranks.checkpoint.retention import Policy, choose

@@ -1,8 +1,8 @@
 """What a sweep takes and leaves, on a store with real shards. Random orders are in test_history_properties.py."""
 
 import pytest
+from tests.checkpoint.hooked_store import HookedStore
 
-from checkpoint.hooked_store import HookedStore
 from closeranks.checkpoint.arena import Arena
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.drills.toy import Patience, commit, contribute, first_part, marks

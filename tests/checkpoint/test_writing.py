@@ -3,8 +3,8 @@ import threading
 import pytest
 import safetensors
 from msgspec.structs import replace
+from tests.checkpoint.images import ATTEMPT, bytes_of, fill, whole
 
-from checkpoint.images import ATTEMPT, bytes_of, fill, whole
 from closeranks.checkpoint.arena import Arena
 from closeranks.checkpoint.image import image_key
 from closeranks.checkpoint.packing import BATCH_BYTES

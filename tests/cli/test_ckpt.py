@@ -5,9 +5,9 @@ import re
 import msgspec
 import numpy as np
 import pytest
+from tests.checkpoint.stored import FROZEN, Stored, value
 from typer.testing import CliRunner
 
-from checkpoint.stored import FROZEN, Stored, value
 from closeranks.checkpoint.format import Retire
 from closeranks.checkpoint.history import Verification
 from closeranks.checkpoint.image import image_key, index_key

@@ -2,10 +2,10 @@ import json
 
 import pytest
 import torch
+from tests.checkpoint.stored import Stored
 from torch import nn
 from typer.testing import CliRunner
 
-from checkpoint.stored import Stored
 from closeranks.checkpoint.stores.directory import DirectoryStore
 from closeranks.cli.main import app_for
 

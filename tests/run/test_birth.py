@@ -63,7 +63,7 @@ def test_a_page_is_copied_up_to_its_bound():
 def test_channels_leave_no_descriptor_behind():
     before = sorted(path.name for path in Path("/proc/self/fd").iterdir())
     channels, theirs = open_channels("p1")
-    assert len(theirs) == 7
+    assert len(theirs) == 9
     for fd in theirs:
         os.close(fd)
     channels.close()

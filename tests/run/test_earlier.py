@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from closeranks.events import Decided, RunEnded, RunResumed, RunStarted, Rung
+from closeranks.events import Decided, RunEnded, Rung, RunResumed, RunStarted
 from closeranks.journal import Journal
 from closeranks.run.earlier import known_losses
 

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.checkpoint.stores.conftest import Bucket
 
 import closeranks
-from checkpoint.stores.conftest import Bucket
 
 pytestmark = pytest.mark.process
 
