@@ -286,3 +286,15 @@ def test_what_only_other_nodes_hold_is_enough_to_go_on(start, whole, peers, tmp_
     assert loaded.step >= newest, "the store had only the first save"
     assert "peers" in loaded.source
     assert ended.finals == whole
+
+
+def test_the_last_state_reaches_a_store_that_was_not_due(start, tmp_path):
+    tiers = tmp_path / "tiers.toml"
+    tiers.write_text(
+        f'[[tier]]\nkind = "disk"\ntargets = ["{tmp_path}/disk"]\n\n[[tier]]\nkind = "durable"\nevery_steps = 1000\n'
+    )
+    options = ("--store", str(tmp_path / "store"), "--save-every", "1", "--tiers", str(tiers))
+    ended = start("", *TWO, *options, script=(SCRIPT, str(STEPS))).end()
+    assert ended.code == 0, ended.output
+    assert ended.events(CheckpointCommitted)[-1].step == STEPS - 1
+    assert ended.events(TierReached)

@@ -7,6 +7,7 @@ reasons of ``train/`` alone.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import multiprocessing
 import multiprocessing.connection
@@ -37,9 +38,11 @@ def _worker(path: str, function: str, environment: dict[str, str], handles: dict
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(out, 1)
     os.dup2(out, 2)
+    err = os.fdopen(os.dup(out), "w")
     for name, handle in handles.items():
         environment[f"CLOSERANKS_{name}_FD"] = str(handle.detach())
     os.environ.update(environment)
+    faulthandler.register(signal.SIGUSR2, file=err, all_threads=True)
     code = 0
     try:
         getattr(importlib.import_module(path), function)()
@@ -152,15 +155,25 @@ class Ranks:
         deadline_s = time.monotonic() + DEADLINE_S
         while not condition():
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"{what}\n{self.logs()}")
+                self.dump_stacks()
+                said = {p.number: [type(m).__name__ for m in p.said] for p in self.everyone}
+                raise TimeoutError(f"{what}; heard {said}\n{self.logs()}")
+            self.pump()
+
+    def dump_stacks(self) -> None:
+        """Into the logs: where everyone is. Whoever is stopped writes nothing."""
+        for proc in self.everyone:
+            if proc.process.is_alive():
+                os.kill(proc.process.pid, signal.SIGUSR2)
+        until_s = time.monotonic() + 2.0
+        while time.monotonic() < until_s:
             self.pump()
 
     def wait_said(self, kind: type, procs: list[Proc] | None = None, **fields: Any) -> None:
         procs = self.members if procs is None else procs
         self.wait_for(
             lambda: all(p.heard(kind, **fields) for p in procs),
-            f"{kind.__name__} {fields} from {[p.number for p in procs]}; heard "
-            f"{ {p.number: [type(m).__name__ for m in p.said] for p in self.everyone} }",
+            f"{kind.__name__} {fields} from {[p.number for p in procs]}",
         )
 
     def wait_step(self, seat: int, step: int) -> None:

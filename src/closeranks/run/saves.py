@@ -113,7 +113,19 @@ class Saves:
                 step=step, why="stopped" if self._context.stops else "completed", notice_s=notice_s
             )
         )
+        self._bring_to_store(step)
         self._leave_if_copied()
+
+    def _bring_to_store(self, step: int) -> None:
+        """The last state may have been taken as an ordinary save, which was not due in a store with an interval."""
+        durable = self._config.tiers.durable
+        snapshot = self._vault.of_step(step)
+        if durable.every_steps is None and durable.every_s is None:
+            return
+        if snapshot is not None and not snapshot.final and self._durable_step != step:
+            snapshot.final = True
+            self._publish(snapshot, self._next_save)
+            self._next_save += 1
 
     async def finish(self, ending: EndRun) -> EndRun:
         """Wait for what is being written, and end the keeper; the ending with what became of the last save."""
@@ -231,14 +243,15 @@ class Saves:
             self._leave = None
             leave()
 
-    def _publish(self, snapshot: Snapshot) -> None:
+    def _publish(self, snapshot: Snapshot, save: int | None = None) -> None:
+        """Hand the images to the keeper, as the save that the snapshot was taken for or as another one."""
         client = self._client
         if client is None:
             self._waiting.append(snapshot)
             return
         seats = tuple(sorted(snapshot.images))
         message = keeper.Publish(
-            save=snapshot.save,
+            save=snapshot.save if save is None else save,
             step=snapshot.step,
             attempt=attempt_name(self._store_term, snapshot.step, secrets.token_hex(4)),
             writers=seats,

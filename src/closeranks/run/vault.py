@@ -94,6 +94,11 @@ class Vault:
         """The snapshot of this save, unless it was given up."""
         return self._snapshots.get(save)
 
+    def of_step(self, step: int) -> Snapshot | None:
+        """The newest complete snapshot of this step."""
+        found = [snapshot for snapshot in self._snapshots.values() if snapshot.complete and snapshot.step == step]
+        return max(found, key=lambda snapshot: snapshot.save, default=None)
+
     def drop(self, save: int) -> None:
         """Give a snapshot up."""
         snapshot = self._snapshots.pop(save, None)
