@@ -13,6 +13,7 @@ from closeranks.observe.charts import Axis, Mark, css_class, curve, timeline
 from closeranks.observe.history import History, history_of
 from closeranks.observe.incidents import Incident
 from closeranks.observe.report import NBSP, Report, mean_loss, percent_text, phases_text, seconds_text
+from closeranks.observe.saves import lines_of
 from closeranks.observe.timeline import lanes
 
 _STYLE: Final = """
@@ -73,6 +74,7 @@ def page(records: Sequence[Record], report: Report) -> str:
             _head(report),
             _tiles(report),
             _goodput(report),
+            _saves(report),
             _section("Seats and spares over time", timeline(axis, lanes(history))),
             _curves(axis, history.steps),
             _section("Incidents", _incident_table(report)),
@@ -117,6 +119,14 @@ def _tiles(report: Report) -> str:
     )
     tiles = "".join(f'<div class="tile"><b>{escape(value)}</b><span>{name}</span></div>' for name, value in values)
     return f'<div class="tiles">{tiles}</div>'
+
+
+def _saves(report: Report) -> str:
+    """Empty for a run without a store."""
+    if report.saves is None:
+        return ""
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines_of(report.saves))
+    return _section("State that lasts", f"<ul>{items}</ul>")
 
 
 def _goodput(report: Report) -> str:

@@ -17,6 +17,7 @@ from closeranks.faults import CATALOGUE
 from closeranks.observe.goodput import DURABLE_DEFINITION, ETTR_DEFINITION, GOODPUT_DEFINITION, Place, ledger
 from closeranks.observe.history import History, history_of
 from closeranks.observe.incidents import Incident, incidents
+from closeranks.observe.saves import Saves, lines_of, saves_of
 from closeranks.observe.stalls import STALL_PARTS
 from closeranks.observe.text import counted, one_line
 
@@ -75,6 +76,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     incidents: tuple[Incident, ...]
     timers: tuple[Timer, ...]
     problems: tuple[str, ...]  # of the journal itself
+    saves: Saves | None = None  # None: the run has no store
 
 
 def report_of(records: Sequence[Record], problems: Iterable[str] = ()) -> Report:
@@ -115,6 +117,7 @@ def report_of(records: Sequence[Record], problems: Iterable[str] = ()) -> Report
         incidents=rows,
         timers=_timers(records),
         problems=tuple(problems),
+        saves=saves_of(records),
     )
 
 
@@ -151,6 +154,7 @@ def print_report(console: Console, report: Report) -> None:
     _print_head(console, report)
     _print_goodput(console, report)
     _print_incidents(console, report)
+    _print_saves(console, report)
     _print_timers(console, report)
     for problem in report.problems:
         console.print(Text(f"journal: {problem}", style="yellow"))
@@ -298,6 +302,16 @@ def phases_text(phases: Mapping[str, float], space: str) -> str:
 
 def _indented(console: Console, text: str, style: str = "") -> None:
     console.print(Padding(Text(text, style=style), (0, 0, 0, 2), expand=False))
+
+
+def _print_saves(console: Console, report: Report) -> None:
+    if report.saves is None:
+        return
+    console.print()
+    console.print(Text("State that lasts"), style="italic")
+    for line in lines_of(report.saves):
+        style = "bold red" if line.startswith("PROBLEM") else ""
+        _indented(console, line, style)
 
 
 def _print_timers(console: Console, report: Report) -> None:
