@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from closeranks.checkpoint.commit_log import CommitLog
+from closeranks.checkpoint.reading import read_index
+from closeranks.checkpoint.stores.opening import open_store
 from closeranks.drill.verdict import Final
 from closeranks.events import (
     CheckpointCommitted,
@@ -298,3 +301,34 @@ def test_the_last_state_reaches_a_store_that_was_not_due(start, tmp_path):
     assert ended.code == 0, ended.output
     assert ended.events(CheckpointCommitted)[-1].step == STEPS - 1
     assert ended.events(TierReached)
+
+
+def _newest_digests(store):
+    """What the newest generation holds, by its digests."""
+    opened = open_store(str(store))
+    newest = CommitLog(opened).refresh().newest()
+    indices = [read_index(opened, ref) for ref in newest.manifest.shards]
+    return newest.manifest.step, [extent.xxh3 for index in indices for extent in index.extents], indices[0].shared
+
+
+@pytest.mark.parametrize("launcher", [(), ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")])
+def test_the_same_script_lasts_without_the_supervisor(tmp_path, launcher):
+    def begin(store, **more):
+        environment = os.environ | {
+            "PYTHONPATH": str(SOURCE),
+            "CLOSERANKS_STORE": str(tmp_path / store),
+            "CLOSERANKS_SAVE_EVERY": "4",
+            "CLOSERANKS_RUN_DIR": str(tmp_path),  # where the script looks for its signal to go on
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        }
+        command = [sys.executable, "-W", "ignore", *launcher, SCRIPT, "10"]
+        return subprocess.Popen(command, env=environment | more, start_new_session=True)
+
+    cut = begin("cut", LASTING_HOLD="6")
+    assert eventually(lambda: len(list(tmp_path.glob("cut/log/*.json"))) >= 2, 60.0)
+    os.killpg(cut.pid, signal.SIGKILL)
+    cut.wait()
+    assert _newest_digests(tmp_path / "cut")[0] == 3
+    for store in ("cut", "whole"):
+        assert begin(store).wait(100) == 0
+    assert _newest_digests(tmp_path / "cut") == _newest_digests(tmp_path / "whole")

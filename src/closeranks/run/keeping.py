@@ -123,6 +123,8 @@ class Keeping:
         """The run is over: what is being written gets its time. The ending, with what became of it."""
         if self._saves is not None:
             ending = await self._saves.finish(ending)
+            if not self._context.library and ending.outcome == "completed":
+                self._context.say("closeranks: nothing was saved: the script never called closeranks.join()")
         self._vault.close()
         return ending
 

@@ -23,6 +23,7 @@ from closeranks.drill import inject
 from closeranks.events import Category
 from closeranks.signs import Doing
 from closeranks.train import group, setup_record
+from closeranks.train.alone import LastingAlone, lasting_alone
 from closeranks.train.batches import Batches
 from closeranks.train.control import Control
 from closeranks.train.keeping import Keeping
@@ -112,6 +113,7 @@ def join(*, seed: int = 0, randomness: bool = True, timeout: timedelta = DEFAULT
         job._join_supervised(environment, timeout)
     else:
         _join_alone(timeout)
+        job.alone = lasting_alone(job)
     _current = job
     return job
 
@@ -135,6 +137,7 @@ class Job:
         self.control: Control | None = None
         self.page: SeatPage | None = None
         self.keeping: Keeping | None = None
+        self.alone: LastingAlone | None = None  # without a supervisor
         self.newcomer = environment is not None and environment.newcomer
         self.loads = environment is not None and environment.loads
         self.save_problem: str | None = None  # why the newest save did not become durable, if it did not

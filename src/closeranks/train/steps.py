@@ -231,6 +231,8 @@ class Loop:
         self._mark_closed(step)
         self._attempt = 0
         step.run_callbacks()
+        if job.alone is not None:
+            job.alone.step_closed(step.number)
         self.lasting.snapshot_if_due()
         self._summarise_timers()
         job.strike("between", step.number)
@@ -252,6 +254,8 @@ class Loop:
         job = self.job
         job.begin_loop()
         if job.control is None:
+            if job.alone is not None:
+                self.closed = self.highest = job.alone.load()
             return
         count = job.rehearsal_steps()
         if count:
@@ -297,6 +301,8 @@ class Loop:
         """Wait until everybody closed the last step; False: there was a loss, go on."""
         control = self.job.control
         if control is None:
+            if self.job.alone is not None:
+                self.job.alone.finish(self.closed)
             return True
         self.world.vitals.move(Doing.WAITING)
         self._summarise_timers(last=True)
