@@ -332,3 +332,17 @@ def test_the_same_script_lasts_without_the_supervisor(tmp_path, launcher):
     for store in ("cut", "whole"):
         assert begin(store).wait(100) == 0
     assert _newest_digests(tmp_path / "cut") == _newest_digests(tmp_path / "whole")
+
+
+def test_what_was_saved_while_a_seat_was_corrupt_is_written_off(start, tmp_path):
+    store = tmp_path / "store"
+    trial = start("corrupt", "--nproc-per-node", "4", "--store", str(store), "--save-every", "1", "--keep", "last=50")
+    ended = trial.end()
+    assert ended.code == 0, ended.output
+    off = [event for event in ended.events(CheckpointVerified) if not event.held]
+    history = CommitLog(open_store(str(store))).refresh()
+    assert off
+    # Once it is written off the retention may give it up; alive and good it is not.
+    assert not [event for event in off if (one := history.generations.get(event.generation)) and one.is_good]
+    assert all(event.generation in {*history.retired, *history.generations} for event in off)
+    assert history.newest().manifest.step == 39, "what was saved after the seat was healed is good"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from closeranks import messages
+from closeranks.decide.diagnosis import Seen
 from closeranks.decide.protocol import (
     BeginTerm,
     Decision,
@@ -19,7 +20,7 @@ from closeranks.decide.protocol import (
     StartGroup,
     StartProc,
 )
-from closeranks.events import Decided, IncidentClosed, IncidentOpened
+from closeranks.events import Decided, ErrorSeen, IncidentClosed, IncidentOpened
 from closeranks.run.births import Births
 from closeranks.run.context import Context
 from closeranks.run.exits import Exits
@@ -117,6 +118,8 @@ class Carry:
             self._hooks.run(decision.event)
         elif isinstance(decision.event, Decided):
             self._keeping.loss_seen(decision.event.rung)
+        elif isinstance(decision.event, ErrorSeen) and decision.event.detector == Seen.DIGEST.value:
+            self._keeping.suspect(decision.event.detail)
 
     def _send(self, proc: int, message: messages.SupervisorMessage) -> None:
         worker = self._context.workers.get(proc)

@@ -155,7 +155,10 @@ class Keeping:
     def go_on(self) -> None:
         """The members of a term go on; those of a new group are told what to begin with."""
         origin, self._origin = self._origin, None
-        if origin is None or self._saves is None:
+        if self._saves is None:
+            return
+        if origin is None:  # a recovery compares the digests of all seats before it lets them go on
+            self._saves.agreed()
             return
         if origin is Origin.NOTHING:
             self._saves.begin(-1, durable=False)
@@ -169,6 +172,11 @@ class Keeping:
         """A recovery was decided."""
         if self._saves is not None:
             self._saves.loss_seen(cold=rung in (Rung.COLD_RESTART, Rung.ROLL_BACK))
+
+    def suspect(self, detail: str) -> None:
+        """Seats that should hold the same state do not."""
+        if self._saves is not None:
+            self._saves.suspect(detail)
 
     def let_leave(self, leave: Callable[[], None]) -> None:
         """The loop is over everywhere; its end is saved before anyone leaves."""

@@ -14,9 +14,13 @@ from msgspec.structs import replace
 
 from closeranks import messages
 from closeranks.checkpoint import keeper_messages as keeper
+from closeranks.checkpoint.commit_log import CommitLog
+from closeranks.checkpoint.format import Verified
 from closeranks.checkpoint.keeper_client import KeeperClient, KeeperLost, start_keeper
 from closeranks.checkpoint.keeper_config import KeeperConfig
 from closeranks.checkpoint.keys import attempt_name
+from closeranks.checkpoint.problems import CheckpointProblem
+from closeranks.checkpoint.stores.opening import open_store
 from closeranks.decide import saving, saving_protocol
 from closeranks.decide.protocol import EndRun, StateSaved, StepDone
 from closeranks.decide.restore_points import Kept
@@ -62,6 +66,7 @@ class Saves:
         self._postponed: saving_protocol.TakeSnapshot | None = None  # the final one, until an arena is free
         self._waiting: list[Snapshot] = []  # complete, while no keeper is there to take them
         self._generations: dict[int, Kept] = {}
+        self._agreed = 0  # newest generation when all seats were last found to hold the same
         self._durable_step: int | None = None  # newest that this run made durable
         self._last_step: int | None = None  # after which everybody leaves
         self._leave: Callable[[], None] | None = None
@@ -174,6 +179,36 @@ class Saves:
             self._vault.drop(self._asked.save)
             self._asked = None
         self._tell(saving_protocol.LossSeen(cold=cold))
+
+    def agreed(self) -> None:
+        """All seats were found to hold the same: what was saved so far is beyond suspicion."""
+        self._agreed = max(self._generations, default=0)
+
+    def suspect(self, detail: str) -> None:
+        """Seats were found to differ: what was saved since they last agreed may hold the wrong value."""
+        since = [kept for number, kept in self._generations.items() if number > self._agreed]
+        for kept in since:
+            self._generations[kept.generation] = replace(kept, trusted=False, broken=True)
+            told = f"not to be restored: it was saved before it was found that {detail}"
+            self._context.note(CheckpointVerified(generation=kept.generation, held=False, detail=told, took_s=0.0))
+        if since:
+            numbers = tuple(kept.generation for kept in since)
+            self._context.spawn(self._write_off(numbers, detail))
+
+    async def _write_off(self, generations: tuple[int, ...], detail: str) -> None:
+        try:
+            await asyncio.to_thread(self._note_in_log, generations, detail)
+        except CheckpointProblem as problem:
+            self._context.say(f"closeranks: generations {list(generations)} must not be restored: {problem}")
+
+    def _note_in_log(self, generations: tuple[int, ...], detail: str) -> None:
+        """So that no later run restores them. Not our term's business: anybody may say so."""
+        with contextlib.closing(open_store(self._config.store)) as store:
+            log = CommitLog(store)
+            for generation in generations:
+                log.append_as_visitor(
+                    Verified(generation=generation, held=False, detail=f"replicas differed: {detail}")
+                )
 
     def snapped(self, worker: Worker, message: messages.Snapped) -> None:
         """A seat delivered its part, or tells why it could not."""
