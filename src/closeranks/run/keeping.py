@@ -95,7 +95,7 @@ class Keeping:
     @property
     def saved_step(self) -> int | None:
         """What the run goes on with at its start."""
-        committed = None if self._saves is None else self._saves.newest_step
+        committed = None if self._saves is None else self._saves.generations.newest_step
         return max((step for step in (committed, *self._elsewhere) if step is not None), default=None)
 
     def _look_elsewhere(self, store_term: int) -> frozenset[int]:
@@ -158,14 +158,14 @@ class Keeping:
         if self._saves is None:
             return
         if origin is None:  # a recovery compares the digests of all seats before it lets them go on
-            self._saves.agreed()
+            self._saves.generations.agreed()
             return
         if origin is Origin.NOTHING:
             self._saves.begin(-1, durable=False)
             return
         memory = self._vault.restorable()
         step = None if memory is None else memory.step
-        self._loading.begin(restore_points(origin, step, self._saves.generations, self._elsewhere))
+        self._loading.begin(restore_points(origin, step, self._saves.generations.all, self._elsewhere))
         self._elsewhere = frozenset()  # they are soon replaced by newer ones
 
     def loss_seen(self, rung: Rung) -> None:
@@ -176,7 +176,7 @@ class Keeping:
     def suspect(self, detail: str) -> None:
         """Seats that should hold the same state do not."""
         if self._saves is not None:
-            self._saves.suspect(detail)
+            self._saves.generations.suspect(detail)
 
     def let_leave(self, leave: Callable[[], None]) -> None:
         """The loop is over everywhere; its end is saved before anyone leaves."""
@@ -207,7 +207,7 @@ class Keeping:
     def replayed(self, worker: Worker, message: messages.Replayed) -> None:
         """A spare tried a checkpoint out."""
         if self._saves is not None:
-            self._saves.replays.replayed(worker, message)
+            self._saves.generations.replays.replayed(worker, message)
 
     def _begin(self, point: RestorePoint) -> None:
         self._settle(point.step)

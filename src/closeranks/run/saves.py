@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import functools
 import secrets
 import time
@@ -14,20 +12,12 @@ from msgspec.structs import replace
 
 from closeranks import messages
 from closeranks.checkpoint import keeper_messages as keeper
-from closeranks.checkpoint.commit_log import CommitLog
-from closeranks.checkpoint.format import Verified
-from closeranks.checkpoint.keeper_client import KeeperClient, KeeperLost, start_keeper
 from closeranks.checkpoint.keeper_config import KeeperConfig
 from closeranks.checkpoint.keys import attempt_name
-from closeranks.checkpoint.problems import CheckpointProblem
-from closeranks.checkpoint.stores.opening import open_store
 from closeranks.decide import saving, saving_protocol
 from closeranks.decide.protocol import EndRun, StateSaved, StepDone
-from closeranks.decide.restore_points import Kept
 from closeranks.events import (
     CheckpointCommitted,
-    CheckpointsRetired,
-    CheckpointVerified,
     SaveFailed,
     SaveIntervalChosen,
     SnapshotTaken,
@@ -37,14 +27,13 @@ from closeranks.events import (
     TierReached,
 )
 from closeranks.run.context import Context
-from closeranks.run.replays import Replays
+from closeranks.run.generations import Generations
+from closeranks.run.keeper_link import KeeperLink
 from closeranks.run.vault import Snapshot, Vault
 from closeranks.run.worker import Worker
 
 EXIT_NOT_SAVED: Final = 74  # EX_IOERR: the work was done, but its end is not durable
-_OPEN_S = 120.0  # until the store has answered
 _SAVE_S = 900.0  # a save that takes longer has failed
-_RESTARTS_MAX = 5  # of the keeper, without a commit between them
 _LAST_S = 900.0  # for the last save of a run that has completed
 _HURRIED_S = 2.0
 _LATE_S = 5.0  # a delay that a person wants to hear of
@@ -58,56 +47,29 @@ class Saves:
         self._vault = vault
         self._config = config
         self._state = saving.initial(settings)
-        self._client: KeeperClient | None = None
-        self._store_term = 0
-        self._restarts = 0
+        self.generations = Generations(context, config.store)
+        self._link = KeeperLink(context, config, self._hear)
+        self._link.on_change = self._publish_waiting
         self._next_save = 1
         self._asked: Snapshot | None = None  # not every seat has delivered
         self._postponed: saving_protocol.TakeSnapshot | None = None  # the final one, until an arena is free
         self._waiting: list[Snapshot] = []  # complete, while no keeper is there to take them
-        self._generations: dict[int, Kept] = {}
-        self._agreed = 0  # newest generation when all seats were last found to hold the same
         self._durable_step: int | None = None  # newest that this run made durable
         self._last_step: int | None = None  # after which everybody leaves
         self._leave: Callable[[], None] | None = None
         self._problem = ""  # of the newest save
-        self._closed = ""  # why nothing can be saved any more
         self.newest_open_step: Callable[[], int] = lambda: 0
-        self.replays = Replays(context)
 
     # --- opening and ending -------------------------------------------------------------------------------------
 
     async def open(self) -> str:
         """Start the keeper and wait until the store answers; the problem, "" when there is none."""
-        try:
-            client = start_keeper(self._config)
-            self._context.keeper_pid = client.pid
-            report = await asyncio.to_thread(
-                client.wait_for, lambda r: isinstance(r, keeper.Opened | keeper.Refused), _OPEN_S
-            )
-        except (OSError, KeeperLost, TimeoutError) as error:
-            return f"store {self._config.store}: {error}"
-        if isinstance(report, keeper.Refused):
-            client.close(_HURRIED_S)
-            return report.problem
-        self._listen(client)
-        self._hear(report)
-        return ""
+        return await self._link.open()
 
     @property
     def store_term(self) -> int:
         """The term under which this run writes to the store."""
-        return self._store_term
-
-    @property
-    def generations(self) -> tuple[Kept, ...]:
-        """What a restart can go back to, as far as is known."""
-        return tuple(self._generations.values())
-
-    @property
-    def newest_step(self) -> int | None:
-        """The highest step that is in the store."""
-        return max((kept.step for kept in self._generations.values()), default=None)
+        return self._link.store_term
 
     def let_leave(self, leave: Callable[[], None], step: int) -> None:
         """The loop is over everywhere: save its end, unless that is done, and let everyone leave after the copy."""
@@ -134,16 +96,7 @@ class Saves:
 
     async def finish(self, ending: EndRun) -> EndRun:
         """Wait for what is being written, and end the keeper; the ending with what became of the last save."""
-        client, self._client = self._client, None
-        if client is not None:
-            asyncio.get_running_loop().remove_reader(client.fileno())
-            closing = asyncio.ensure_future(asyncio.to_thread(client.close, self._patience_s(ending)))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(closing), 1.0)
-            if not closing.done():
-                self._context.say("closeranks: the last save is being written")
-            for report in await closing:
-                self._hear(report)
+        await self._link.finish(self._patience_s(ending))
         return self._judge(ending)
 
     def _patience_s(self, ending: EndRun) -> float:
@@ -170,7 +123,7 @@ class Saves:
 
     def step_done(self, closed: StepClosed) -> None:
         """Every seat closed a step."""
-        self.replays.step_done(closed)
+        self.generations.replays.step_done(closed)
         self._tell(StepDone(step=closed.step, duration_s=closed.closed_mono_s - closed.began_mono_s))
 
     def loss_seen(self, *, cold: bool) -> None:
@@ -179,36 +132,6 @@ class Saves:
             self._vault.drop(self._asked.save)
             self._asked = None
         self._tell(saving_protocol.LossSeen(cold=cold))
-
-    def agreed(self) -> None:
-        """All seats were found to hold the same: what was saved so far is beyond suspicion."""
-        self._agreed = max(self._generations, default=0)
-
-    def suspect(self, detail: str) -> None:
-        """Seats were found to differ: what was saved since they last agreed may hold the wrong value."""
-        since = [kept for number, kept in self._generations.items() if number > self._agreed]
-        for kept in since:
-            self._generations[kept.generation] = replace(kept, trusted=False, broken=True)
-            told = f"not to be restored: it was saved before it was found that {detail}"
-            self._context.note(CheckpointVerified(generation=kept.generation, held=False, detail=told, took_s=0.0))
-        if since:
-            numbers = tuple(kept.generation for kept in since)
-            self._context.spawn(self._write_off(numbers, detail))
-
-    async def _write_off(self, generations: tuple[int, ...], detail: str) -> None:
-        try:
-            await asyncio.to_thread(self._note_in_log, generations, detail)
-        except CheckpointProblem as problem:
-            self._context.say(f"closeranks: generations {list(generations)} must not be restored: {problem}")
-
-    def _note_in_log(self, generations: tuple[int, ...], detail: str) -> None:
-        """So that no later run restores them. Not our term's business: anybody may say so."""
-        with contextlib.closing(open_store(self._config.store)) as store:
-            log = CommitLog(store)
-            for generation in generations:
-                log.append_as_visitor(
-                    Verified(generation=generation, held=False, detail=f"replicas differed: {detail}")
-                )
 
     def snapped(self, worker: Worker, message: messages.Snapped) -> None:
         """A seat delivered its part, or tells why it could not."""
@@ -229,17 +152,13 @@ class Saves:
             )
         )
         self._tell(saving_protocol.SnapshotTaken(step=snapshot.step, pause_s=snapshot.pause_s))
-        if self._closed:
-            self._refuse(snapshot)
-        else:
-            self._publish(snapshot)
+        self._publish(snapshot)
         self._leave_if_copied()
 
     def tick(self) -> None:
         """Called a few times a second: the keeper may be overdue, or have more to read."""
-        if self._client is not None:
-            self._read()
-        self.replays.look()
+        self._link.read()
+        self.generations.replays.look()
 
     # --- snapshots ----------------------------------------------------------------------------------------------
 
@@ -247,7 +166,11 @@ class Saves:
         if self._asked is not None:
             self._vault.drop(self._asked.save)
             self._asked = None
-        workers = {seat: self._context.workers[proc] for seat, proc in self._context.members.items()}
+        found = {seat: self._context.workers.get(proc) for seat, proc in self._context.members.items()}
+        workers = {seat: worker for seat, worker in found.items() if worker is not None and worker.alive}
+        if len(workers) < len(found):
+            self._tell(saving_protocol.SnapshotDropped(step=decision.step, reason="a seat is being replaced"))
+            return
         # A seat may be a step ahead of what its page shows; after the loop nobody is.
         step = decision.step if decision.final else max(decision.step, self.newest_open_step() + 2)
         snapshot = self._vault.begin(self._next_save, step, workers)
@@ -280,15 +203,17 @@ class Saves:
 
     def _publish(self, snapshot: Snapshot, save: int | None = None) -> None:
         """Hand the images to the keeper, as the save that the snapshot was taken for or as another one."""
-        client = self._client
-        if client is None:
+        if self._link.closed:
+            self._refuse(snapshot)
+            return
+        if not self._link.ready:
             self._waiting.append(snapshot)
             return
         seats = tuple(sorted(snapshot.images))
         message = keeper.Publish(
             save=snapshot.save if save is None else save,
             step=snapshot.step,
-            attempt=attempt_name(self._store_term, snapshot.step, secrets.token_hex(4)),
+            attempt=attempt_name(self._link.store_term, snapshot.step, secrets.token_hex(4)),
             writers=seats,
             world=len(seats),
             lead=True,
@@ -299,8 +224,19 @@ class Saves:
             versions=self._versions(),
             tiers=tuple(tier.name for tier in self._config.tiers.tiers) if snapshot.final else None,
         )
-        with contextlib.suppress(KeeperLost):  # its loss is heard by the reader, and the save with it
-            client.send(message, [snapshot.images[seat].fd for seat in seats])
+        self._link.publish(message, [snapshot.images[seat].fd for seat in seats])
+
+    def _publish_waiting(self) -> None:
+        """A keeper is there again, or it is certain that there will be none."""
+        waiting, self._waiting = self._waiting, []
+        for snapshot in waiting:
+            if self._vault.get(snapshot.save) is not None:
+                self._publish(snapshot)
+
+    def _refuse(self, snapshot: Snapshot) -> None:
+        """No keeper can be had any more: every save fails from now on, and says so."""
+        self._vault.free(snapshot.save)
+        self._tell(saving_protocol.SaveFailed(step=snapshot.step, problem=self._link.closed))
 
     def _versions(self) -> dict[str, str]:
         """What the workers said of themselves when they joined."""
@@ -345,55 +281,7 @@ class Saves:
         if decision.late_s >= _LATE_S:
             self._context.say(f"closeranks: a save is {decision.late_s:.0f} s late: {decision.reason}")
 
-    # --- the keeper ---------------------------------------------------------------------------------------------
-
-    def _listen(self, client: KeeperClient) -> None:
-        self._client = client
-        asyncio.get_running_loop().add_reader(client.fileno(), self._read)
-
-    def _read(self) -> None:
-        client = self._client
-        if client is None:
-            return
-        try:
-            reports = client.receive()
-        except KeeperLost as lost:
-            self._lost(client, str(lost))
-            return
-        for report in reports:
-            self._hear(report)
-
-    def _lost(self, client: KeeperClient, problem: str) -> None:
-        """The arenas are ours, so nothing of the newest image is lost with the keeper: start another one."""
-        asyncio.get_running_loop().remove_reader(client.fileno())
-        client.close(0.0)
-        self._client = None
-        self._restarts += 1
-        self._context.say(f"closeranks: {problem}")
-        if self._restarts > _RESTARTS_MAX:
-            self._close(f"{_RESTARTS_MAX} keepers were lost without a commit, the last one: {problem}")
-        else:
-            self._context.spawn(self._reopen())
-
-    async def _reopen(self) -> None:
-        if problem := await self.open():
-            self._close(problem)
-            return
-        waiting, self._waiting = self._waiting, []
-        for snapshot in waiting:
-            if self._vault.get(snapshot.save) is not None:
-                self._publish(snapshot)
-
-    def _close(self, problem: str) -> None:
-        """No keeper can be had any more: every save fails from now on, and says so."""
-        self._closed = problem
-        waiting, self._waiting = self._waiting, []
-        for snapshot in waiting:
-            self._refuse(snapshot)
-
-    def _refuse(self, snapshot: Snapshot) -> None:
-        self._vault.free(snapshot.save)
-        self._tell(saving_protocol.SaveFailed(step=snapshot.step, problem=self._closed))
+    # --- what the keeper says -----------------------------------------------------------------------------------
 
     @functools.singledispatchmethod
     def _hear(self, report: keeper.FromKeeper) -> None:
@@ -401,24 +289,13 @@ class Saves:
 
     @_hear.register
     def _(self, report: keeper.Opened) -> None:
-        self._store_term = report.term
-        self._generations = {
-            known.generation: Kept(
-                generation=known.generation,
-                step=known.step,
-                trusted=known.trusted,
-                verified=known.verified == "held",
-                broken=known.verified == "broken",
-            )
-            for known in report.generations
-            if known.group == ""
-        }
+        self.generations.opened(report)
         self._context.note(
             StoreOpened(
                 store=self._config.store,
                 store_term=report.term,
-                generations=len(self._generations),
-                newest_step=self.newest_step,
+                generations=len(self.generations.all),
+                newest_step=self.generations.newest_step,
             )
         )
 
@@ -449,8 +326,9 @@ class Saves:
         snapshot = self._vault.get(report.save)
         now_s = time.monotonic()
         took_s = report.seconds.get("total", 0.0) if snapshot is None else now_s - snapshot.taken_mono_s
-        self._restarts, self._durable_step, self._problem = 0, report.step, ""
-        self._generations[report.generation] = Kept(generation=report.generation, step=report.step)
+        self._durable_step, self._problem = report.step, ""
+        self._link.committed()
+        self.generations.committed(report.generation, report.step)
         self._context.note(
             CheckpointCommitted(
                 save=report.save,
@@ -468,7 +346,7 @@ class Saves:
     @_hear.register
     def _(self, report: keeper.Kept) -> None:
         # It was not due in the store; to whoever decides on saves it is done all the same.
-        self._restarts = 0
+        self._link.committed()
         self._tell(saving_protocol.SaveCommitted(step=report.step))
 
     @_hear.register
@@ -493,32 +371,8 @@ class Saves:
 
     @_hear.register
     def _(self, report: keeper.Dropped) -> None:
-        for generation in report.generations:
-            self._generations.pop(generation, None)
-        if report.generations:
-            self._context.note(CheckpointsRetired(generations=report.generations, freed_bytes=report.freed_bytes))
-        if report.problem:
-            self._context.say(f"closeranks: old checkpoints were not swept: {report.problem}")
+        self.generations.dropped(report)
 
     @_hear.register
     def _(self, report: keeper.Drilled) -> None:
-        if report.generation is None:
-            return
-        if not report.recorded:
-            self._context.say(f"closeranks: generation {report.generation} was not verified: {report.detail}")
-            return
-        kept = self._generations.get(report.generation)
-        if kept is not None:
-            kept = self._generations[report.generation] = replace(kept, verified=report.held, broken=not report.held)
-        if kept is None or not report.held:
-            self._verified(report, report.detail)
-            return
-        load = messages.Load(step=kept.step, generation=kept.generation, store=self._config.store)
-        self.replays.begin(load, lambda told: self._verified(report, f"{report.detail}; {told}"))
-
-    def _verified(self, report: keeper.Drilled, detail: str) -> None:
-        self._context.note(
-            CheckpointVerified(
-                generation=report.generation or 0, held=report.held, detail=detail, took_s=report.seconds
-            )
-        )
+        self.generations.drilled(report)

@@ -1,0 +1,117 @@
+"""The checkpoints of the store as this run knows them: which can be restored, and which must not be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from msgspec.structs import replace
+
+from closeranks.checkpoint import keeper_messages as keeper
+from closeranks.checkpoint.commit_log import CommitLog
+from closeranks.checkpoint.format import Verified
+from closeranks.checkpoint.problems import CheckpointProblem
+from closeranks.checkpoint.stores.opening import open_store
+from closeranks.decide.restore_points import Kept
+from closeranks.events import CheckpointsRetired, CheckpointVerified
+from closeranks.messages import Load
+from closeranks.run.context import Context
+from closeranks.run.replays import Replays
+
+
+class Generations:
+    """Follows what the keeper reports; notes what people should know."""
+
+    def __init__(self, context: Context, store: str) -> None:
+        self._context = context
+        self._store = store
+        self._kept: dict[int, Kept] = {}
+        self._agreed = 0  # newest one when all seats were last found to hold the same
+        self.replays = Replays(context)
+
+    @property
+    def all(self) -> tuple[Kept, ...]:
+        """Those that are alive, as far as is known."""
+        return tuple(self._kept.values())
+
+    @property
+    def newest_step(self) -> int | None:
+        """The highest step that can be gone back to."""
+        return max((kept.step for kept in self._kept.values() if not kept.broken), default=None)
+
+    def opened(self, report: keeper.Opened) -> None:
+        """The store told what it holds."""
+        self._kept = {
+            known.generation: Kept(
+                generation=known.generation,
+                step=known.step,
+                trusted=known.trusted,
+                verified=known.verified == "held",
+                broken=known.verified == "broken",
+            )
+            for known in report.generations
+            if known.group == ""
+        }
+
+    def committed(self, generation: int, step: int) -> None:
+        """One more."""
+        self._kept[generation] = Kept(generation=generation, step=step)
+
+    def dropped(self, report: keeper.Dropped) -> None:
+        """The retention gave some up."""
+        for generation in report.generations:
+            self._kept.pop(generation, None)
+        if report.generations:
+            self._context.note(CheckpointsRetired(generations=report.generations, freed_bytes=report.freed_bytes))
+        if report.problem:
+            self._context.say(f"closeranks: old checkpoints were not swept: {report.problem}")
+
+    def drilled(self, report: keeper.Drilled) -> None:
+        """One was read back; if that went well a spare tries it out."""
+        if report.generation is None:
+            return
+        if not report.recorded:
+            self._context.say(f"closeranks: generation {report.generation} was not verified: {report.detail}")
+            return
+        kept = self._kept.get(report.generation)
+        if kept is not None:
+            kept = self._kept[report.generation] = replace(kept, verified=report.held, broken=not report.held)
+        if kept is None or not report.held:
+            self._verified(report, report.detail)
+            return
+        load = Load(step=kept.step, generation=kept.generation, store=self._store)
+        self.replays.begin(load, lambda told: self._verified(report, f"{report.detail}; {told}"))
+
+    def agreed(self) -> None:
+        """All seats were found to hold the same: what was saved so far is beyond suspicion."""
+        self._agreed = max(self._kept, default=0)
+
+    def suspect(self, detail: str) -> None:
+        """Seats were found to differ: what was saved since they last agreed may hold the wrong value."""
+        since = [number for number in self._kept if number > self._agreed]
+        for number in since:
+            self._kept[number] = replace(self._kept[number], trusted=False, broken=True)
+            told = f"not to be restored: it was saved before it was found that {detail}"
+            self._context.note(CheckpointVerified(generation=number, held=False, detail=told, took_s=0.0))
+        if since:
+            self._context.spawn(self._write_off(since, detail))
+
+    async def _write_off(self, numbers: list[int], detail: str) -> None:
+        try:
+            await asyncio.to_thread(self._note_in_log, numbers, detail)
+        except CheckpointProblem as problem:
+            self._context.say(f"closeranks: generations {numbers} must not be restored, but the log: {problem}")
+
+    def _note_in_log(self, numbers: list[int], detail: str) -> None:
+        """So that no later run restores them. Not our term's business: anybody may say so."""
+        with contextlib.closing(open_store(self._store)) as store:
+            log = CommitLog(store)
+            for number in numbers:
+                log.append_as_visitor(Verified(generation=number, held=False, detail=f"replicas differed: {detail}"))
+
+    def _verified(self, report: keeper.Drilled, detail: str) -> None:
+        self._context.note(
+            CheckpointVerified(
+                generation=report.generation or 0, held=report.held, detail=detail, took_s=report.seconds
+            )
+        )
