@@ -5,6 +5,8 @@ Keys of a store::
     closeranks-store.json               Identity: the format and the job that the store belongs to
     log/0000000017.json                 Entry in one line, then its BLAKE3 in a second; created only if absent; the
                                         number is its place in the sequence
+    log-copy/0000000017.json            the same bytes again, made after entry 18 was there; read where the first is
+                                        damaged, and never a reason to believe in an entry that did not win its number
     data/<attempt>/w00003.safetensors   the image of one writer, or the changed part of it
     data/<attempt>/w00003.json          ShardIndex: what that image holds and where its bytes are
 
@@ -20,6 +22,7 @@ import msgspec
 FORMAT: Final = 1
 IDENTITY_KEY: Final = "closeranks-store.json"
 LOG_PREFIX: Final = "log/"
+LOG_COPY_PREFIX: Final = "log-copy/"
 DATA_PREFIX: Final = "data/"
 
 
