@@ -63,8 +63,8 @@ class Copies:
         An append was good before this, so nothing is tried twice and nothing raised: what fails stays owed.
         """
         due = heapq.nlargest(limit, (number for number in self._owed if number < last))
-        if len(due) == 1:
-            done = [self._is_done(due[0])]
+        if len(due) < 2:  # noqa: PLR2004 - one needs no threads
+            done = [self._is_done(number) for number in due]
         else:
             with ThreadPoolExecutor(_THREADS, thread_name_prefix="copies") as pool:
                 done = list(pool.map(self._is_done, due))
@@ -105,7 +105,7 @@ def examine_log(store: Store, last: int) -> tuple[LogDamage, ...]:
 
 def _examined(store: Store, number: int) -> LogDamage | None:
     key, copy = entry_key(number), copy_key(number)
-    first, second = (retried(lambda one=one: _bytes(store, one)) for one in (key, copy))  # type: ignore[misc]
+    first, second = retried(lambda: _bytes(store, key)), retried(lambda: _bytes(store, copy))
     try:
         decode_entry(first or b"", number, f"{store.url}/{key}")
     except Damaged as problem:
