@@ -83,9 +83,7 @@ def test_copies_are_not_read_while_the_entries_are_sound(store, log):
 def test_when_both_are_damaged_the_entry_and_the_way_out_are_named(store, log):
     put(store, entry_key(2), flipped(store, entry_key(2)))
     put(store, copy_key(2), flipped(store, copy_key(2)))
-    with pytest.raises(
-        Damaged, match=r"log/0000000002\.json: entry 2 .*log-copy/0000000002\.json.* restore this object"
-    ):
+    with pytest.raises(Damaged, match=r"log/0000000002\.json: entry 2 .*log-copy/0000000002\.json.* restore"):
         log_on(store).refresh()
 
 
@@ -169,11 +167,9 @@ def test_a_lead_heals_what_a_visitor_left_without_a_copy(store, log):
         with pytest.raises(KeyboardInterrupt):
             visitor.append_as_visitor(Pin(generation=2))
     store.before = lambda *_: None
+    assert copies(store) == [1, 2, 3]
     log.append(1, Pin(generation=3))
-    log.append(1, Pin(generation=3))
-    assert copies(store) == [1, 2, 3, 5, 6, 7]  # the fourth was the visitor's to make, the entry the lead's own
-    log.settle()
-    assert copies(store) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert copies(store) == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_visitor_heals_when_it_settles(store, log):
