@@ -31,6 +31,7 @@ from closeranks.checkpoint.format import (
 from closeranks.checkpoint.history import EMPTY, History, fold, fold_all, manifest_problem
 from closeranks.checkpoint.keys import copy_key, entry_key, entry_number
 from closeranks.checkpoint.log_copies import Copies
+from closeranks.checkpoint.log_summaries import SUMMARIZED, put_summary, summary_before
 from closeranks.checkpoint.problems import BaseLost, Damaged, Fenced, NotAccepted, SaveFailed, StoreProblem
 from closeranks.checkpoint.stores.retry import created, retried
 from closeranks.checkpoint.stores.store import Store
@@ -56,6 +57,7 @@ class CommitLog:
         self._store, self._clock, self._wait = store, clock, wait
         self._history = EMPTY
         self._copies, self._leads = Copies(store), False
+        self._summarized = 0  # up to this entry
         self._repaired: dict[int, str] = {}
         self._lock = threading.RLock()
 
@@ -73,6 +75,9 @@ class CommitLog:
         """Read the entries that came since the last look."""
         with self._lock:
             newest = max(self._retried(self._numbers), default=self._history.last)
+            if not self._history.last and newest > SUMMARIZED:
+                self._history = summary_before(self._store, newest) or EMPTY
+                self._summarized = self._history.last
             numbers = range(self._history.last + 1, newest + 1)
             if len(numbers) < _READERS:
                 self._history = fold_all(self._history, map(self._read, numbers))
@@ -210,6 +215,9 @@ class CommitLog:
                     self._history = after
                     self._copies.owe((entry.number - 1, entry.number))
                     self._copies.pay(entry.number, _COPIES)
+                    if self._leads and entry.number >= self._summarized + SUMMARIZED:
+                        self._summarized = entry.number
+                        put_summary(self._store, after, entry)
                     return entry
         raise StoreProblem(
             f"{self._store.url}: others won {_ROUNDS} log entries in a row; see who writes to this store and try again",

@@ -31,7 +31,7 @@ class LogDamage(msgspec.Struct, frozen=True, kw_only=True):
     entry: int
     object: str
     problem: str
-    served_by: str  # the key of the object that says the same and is sound
+    served_by: str  # the key of the object that says the same and is sound; "": none is
 
 
 class Copies:
@@ -91,7 +91,7 @@ class Copies:
 
 
 def examine_log(store: Store, last: int) -> tuple[LogDamage, ...]:
-    """Compare the entries up to number ``last``, which were read, with their copies, and name what is damaged.
+    """Compare the entries up to number ``last`` with their copies, and name what is damaged.
 
     A copy that is not there is no damage: older versions made none, and the newest entry has none yet.
 
@@ -105,16 +105,22 @@ def examine_log(store: Store, last: int) -> tuple[LogDamage, ...]:
 
 def _examined(store: Store, number: int) -> LogDamage | None:
     key, copy = entry_key(number), copy_key(number)
+    where = f"{store.url}/{key}"
     first, second = retried(lambda: _bytes(store, key)), retried(lambda: _bytes(store, copy))
+    if _is_sound(first, number):
+        said = f"{store.url}/{copy}: it is not the same as {key}"
+        same = second is None or second == first
+        return None if same else LogDamage(entry=number, object=copy, problem=said, served_by=key)
+    said = f"{where}: there is no such object" if first is None else f"{where}: its digest or its number does not hold"
+    return LogDamage(entry=number, object=key, problem=said, served_by=copy if _is_sound(second, number) else "")
+
+
+def _is_sound(data: bytes | None, number: int) -> bool:
     try:
-        decode_entry(first or b"", number, f"{store.url}/{key}")
-    except Damaged as problem:
-        said = f"{store.url}/{key}: there is no such object" if first is None else str(problem)
-        return LogDamage(entry=number, object=key, problem=said, served_by=copy)
-    if second is None or second == first:
-        return None
-    said = f"{store.url}/{copy}: it is not the same as {key}"
-    return LogDamage(entry=number, object=copy, problem=said, served_by=key)
+        decode_entry(data or b"", number, "")
+    except Damaged:
+        return False
+    return True
 
 
 def _bytes(store: Store, key: str) -> bytes | None:

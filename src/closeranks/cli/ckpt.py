@@ -181,11 +181,13 @@ def _all_or_one(opened: Session, generation: str) -> list[Generation]:
 
 
 def _way_out_of_log(damage: Iterable[LogDamage]) -> str:
-    first = next(iter(damage))
+    served = [one for one in damage if one.served_by]
+    if not served:
+        return "put these entries back from a backup of the store: once its summary is damaged too, it cannot be opened"
     return (
         "what is damaged in the log is not used: the other copy of each of these entries is, and nothing is lost while "
-        f"that one is sound; make a backup of the store, and see to its disk (cp {first.served_by} {first.object} and "
-        "so on puts a damaged one back)"
+        f"that one is sound; make a backup of the store, and see to its disk (cp {served[0].served_by} "
+        f"{served[0].object} and so on puts a damaged one back)"
     )
 
 

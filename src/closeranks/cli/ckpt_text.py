@@ -206,7 +206,10 @@ def show_log_damage(found: Sequence[LogDamage]) -> None:
     if found:
         say(f"log: {_places(len(found))}", style="bold red")
     for damage in found:
-        say(f"  {damage.object}: entry {damage.entry} is read from {damage.served_by}")
+        served = (
+            f"is read from {damage.served_by}" if damage.served_by else "has no sound copy: only its summary is known"
+        )
+        say(f"  {damage.object}: entry {damage.entry} {served}")
         say(f"    {damage.problem}", style="dim")
 
 
