@@ -112,6 +112,11 @@ def of_another_number(store, key):
     spoilt(store, key, number=3)
 
 
+def under_another_number(store, key):
+    """A sound one of this log, in the wrong place."""
+    put(store, key, store.read(summaries(store)[0], LIMIT))
+
+
 def by_other_rules(store, key):
     spoilt(store, key, rules=2, generations=[])
 
@@ -124,7 +129,9 @@ def empty(store, key):
     put(store, key, b"")
 
 
-@pytest.mark.parametrize("harm", [damaged, of_another_log, of_another_number, by_other_rules, of_another_shape, empty])
+@pytest.mark.parametrize(
+    "harm", [damaged, of_another_log, of_another_number, under_another_number, by_other_rules, of_another_shape, empty]
+)
 @pytest.mark.parametrize("which", [slice(None), slice(1, None)])
 def test_a_wrong_summary_changes_nothing(store, log, harm, which):
     for key in summaries(store)[which]:
