@@ -1,5 +1,6 @@
 import secrets
 import threading
+import time
 
 import pytest
 from tests.checkpoint.hooked_store import HookedStore
@@ -255,3 +256,50 @@ def test_an_attempt_that_somebody_has_written_already_is_left_alone(monkeypatch)
     with pytest.raises(NotOurs, match="begin a new attempt"):
         again.durable.save(again.ticket(world=2, attempt=attempt))
     assert again.objects() == before
+
+
+def test_a_lead_that_is_fenced_while_it_waits_for_other_writers_learns_it_long_before_its_deadline(monkeypatch):
+    monkeypatch.setattr(keeper_durable, "_FENCE_EVERY_S", 0.05)
+    stand, left = Stand(monkeypatch), [True]
+
+    def claim_once(method, key):
+        if method == "list" and key.startswith("data/t") and left:
+            left.clear()
+            CommitLog(stand.memory).claim("another lead")
+
+    stand.store.after = claim_once
+    ticket = stand.ticket(world=2)
+    with pytest.raises(Fenced, match="another lead has claimed"):
+        stand.durable.save(ticket)
+    assert time.monotonic() < ticket.deadline_s - 5
+
+
+def test_a_lead_that_is_fenced_while_it_tidies_appends_and_deletes_nothing(monkeypatch):
+    stand = Stand(monkeypatch)
+    stand.store.before = once("write", StoreProblem("no space left"))
+    with pytest.raises(StoreProblem):
+        stand.durable.save(stand.ticket(world=2))
+    other = CommitLog(stand.memory)
+    assert stand.objects("failed")
+
+    def claim_once(method, key):
+        if method == "list" and key == "data/":  # after the term was looked at, before the sweep decides
+            stand.store.before = lambda *_: None
+            other.claim("another lead")
+
+    stand.store.before = claim_once
+    before = stand.objects()
+    with pytest.raises(Fenced, match="another lead has claimed"):
+        stand.durable.tidy()
+    assert stand.objects() == before
+    assert other.refresh().last == 2
+
+
+def test_one_transient_error_while_looking_for_the_commit_of_the_lead_is_tried_again(monkeypatch):
+    stand = Stand(monkeypatch, writers=(1,), lead=False)
+    CommitLog(stand.memory).claim("the lead")
+    ticket = stand.ticket(world=3, attempt=attempt_name(1, 1, "00000000"))
+    stand.memory.create(f"data/{ticket.publish.attempt}/w00002.failed.json", b'{"problem": "no space"}')
+    stand.store.before = once("list", StoreProblem("EIO", transient=True), "data/")
+    with pytest.raises(SaveFailed, match="writer 2"):
+        stand.durable.save(ticket)

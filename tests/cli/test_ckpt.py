@@ -169,8 +169,32 @@ def test_what_is_no_store_is_said_to_be_what_it_is_and_nothing_is_made_there(tmp
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_damaged_entry_is_read_from_its_copy_and_verify_names_both(root, stored):
+    before = in_json("ls", root)
+    (root / "log" / "0000000003.json").write_bytes(b"garbage")
+    assert in_json("ls", root) == before
+    assert "damaged, read from its copy: entry 3 of the log; see verify" in ckpt("ls", root).stdout
+    result = ckpt("verify", root)
+    assert result.exit_code == 1
+    assert "log: DAMAGED in 1 place\n" in result.stdout
+    assert "log/0000000003.json: entry 3 is read from log-copy/0000000003.json" in result.stdout
+    assert "the other copy of each of these entries is" in result.stdout
+    assert result.stdout.count("all digests hold") == 3
+    (damage,) = in_json("verify", root, code=1)["log"]
+    assert (damage["object"], damage["served_by"]) == ("log/0000000003.json", "log-copy/0000000003.json")
+
+
+def test_verify_names_a_damaged_copy_whose_entry_is_sound(root, stored):
+    (root / "log-copy" / "0000000002.json").write_bytes(b"garbage")
+    assert ckpt("ls", root).stdout.count("damaged") == 0
+    result = ckpt("verify", root)
+    assert result.exit_code == 1
+    assert "log-copy/0000000002.json: entry 2 is read from log/0000000002.json" in result.stdout
+
+
 def test_a_damaged_log_is_a_problem_with_its_place(root, stored):
     (root / "log" / "0000000003.json").write_bytes(b"garbage")
+    (root / "log-copy" / "0000000003.json").write_bytes(b"garbage")
     result = ckpt("ls", root)
     assert result.exit_code == 1
     assert "log/0000000003.json" in result.stderr

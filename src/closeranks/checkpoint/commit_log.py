@@ -29,13 +29,17 @@ from closeranks.checkpoint.format import (
     Verified,
 )
 from closeranks.checkpoint.history import EMPTY, History, fold, fold_all, manifest_problem
-from closeranks.checkpoint.keys import entry_key, entry_number
+from closeranks.checkpoint.keys import copy_key, entry_key, entry_number
+from closeranks.checkpoint.log_copies import Copies
+from closeranks.checkpoint.log_summaries import SUMMARIZED, put_summary, summary_before
 from closeranks.checkpoint.problems import BaseLost, Damaged, Fenced, NotAccepted, SaveFailed, StoreProblem
 from closeranks.checkpoint.stores.retry import created, retried
 from closeranks.checkpoint.stores.store import Store
 
 _ROUNDS: Final = 200  # numbers lost to others before an append gives up: each is an entry that somebody else made
 _READERS: Final = 8
+_COPIES: Final = 8  # of older entries that an append makes, where some are missing
+_COPIES_SETTLING: Final = 64
 _T = TypeVar("_T")
 
 
@@ -52,6 +56,9 @@ class CommitLog:
         """``clock`` tells wall time, for entries; ``wait`` passes seconds before something is tried again."""
         self._store, self._clock, self._wait = store, clock, wait
         self._history = EMPTY
+        self._copies, self._leads = Copies(store), False
+        self._summarized = 0  # up to this entry
+        self._repaired: dict[int, str] = {}
         self._lock = threading.RLock()
 
     @property
@@ -59,16 +66,26 @@ class CommitLog:
         """What was known after the last look."""
         return self._history
 
+    @property
+    def repaired(self) -> dict[int, str]:
+        """Entries that are damaged and were read from their copies, each with the problem."""
+        return dict(self._repaired)
+
     def refresh(self) -> History:
         """Read the entries that came since the last look."""
         with self._lock:
             newest = max(self._retried(self._numbers), default=self._history.last)
+            if not self._history.last and newest > SUMMARIZED:
+                self._history = summary_before(self._store, newest) or EMPTY
+                self._summarized = self._history.last
             numbers = range(self._history.last + 1, newest + 1)
             if len(numbers) < _READERS:
                 self._history = fold_all(self._history, map(self._read, numbers))
             else:
                 with ThreadPoolExecutor(_READERS, thread_name_prefix="log") as pool:
                     self._history = fold_all(self._history, pool.map(self._read, numbers))
+            if self._leads:  # those who made them may have been cut off before the copy of the one before
+                self._copies.owe(numbers)
             return self._history
 
     def require(self, term: int) -> History:
@@ -89,8 +106,12 @@ class CommitLog:
 
     def claim(self, owner: str) -> int:
         """Begin a new term, which ends all older ones. Returns it."""
-        entry = self._append(lambda history: (history.term + 1, Claim(owner=owner)))
-        return entry.term
+        with self._lock:
+            entry = self._append(lambda history: (history.term + 1, Claim(owner=owner)))
+            self._leads = True
+            self._copies.look(entry.number)
+            self._copies.pay(entry.number, _COPIES)
+            return entry.term
 
     def commit(self, term: int, manifest: Manifest) -> int:
         """Publish a checkpoint whose shards are durable. Returns its generation; a second call returns the same.
@@ -161,6 +182,8 @@ class CommitLog:
                 self.append_as_visitor(nothing)
             else:
                 self.append(term, nothing)
+            self._copies.look(self._history.last)
+            self._copies.pay(self._history.last, _COPIES_SETTLING)
             return self._history
 
     # --- appending ------------------------------------------------------------------------------------------
@@ -190,6 +213,11 @@ class CommitLog:
                 self._require_good(entry, after)
                 if self._won(entry):
                     self._history = after
+                    self._copies.owe((entry.number - 1, entry.number))
+                    self._copies.pay(entry.number, _COPIES)
+                    if self._leads and entry.number >= self._summarized + SUMMARIZED:
+                        self._summarized = entry.number
+                        put_summary(self._store, after, entry)
                     return entry
         raise StoreProblem(
             f"{self._store.url}: others won {_ROUNDS} log entries in a row; see who writes to this store and try again",
@@ -215,19 +243,27 @@ class CommitLog:
         return [number for number in (entry_number(one.key) for one in listed) if number > self._history.last]
 
     def _read(self, number: int) -> Entry:
-        key = entry_key(number)
-        where = f"{self._store.url}/{key}"
+        # A number that the listing missed is read all the same: a folder that grows while it is listed may show a
+        # later entry and not an earlier one.
         try:
-            # A number that the listing missed is read all the same: a folder that grows while it is listed may
-            # show a later entry and not an earlier one.
-            data = self._retried(lambda: self._store.read(key, ENTRY_LIMIT_BYTES))
+            return self._read_from(entry_key(number), number)
         except Damaged as problem:
-            raise Damaged(
-                f"{where}: entry {number} of the log cannot be read, and what came later cannot be judged without it: "
-                f"{problem}; restore this object from a copy of the store, or start a new store",
-                object_key=key,
-            ) from problem
-        return decode_entry(data, number, where)
+            try:
+                entry = self._read_from(copy_key(number), number)
+            except Damaged as second:
+                key = entry_key(number)
+                raise Damaged(
+                    f"{self._store.url}/{key}: entry {number} of the log cannot be read, and what came later cannot be "
+                    f"judged without it: {problem}; nor can its copy: {second}; restore this object from a copy of the "
+                    "store, or start a new store",
+                    object_key=key,
+                ) from problem
+            self._repaired[number] = str(problem)
+            return entry
+
+    def _read_from(self, key: str, number: int) -> Entry:
+        data = self._retried(lambda: self._store.read(key, ENTRY_LIMIT_BYTES))
+        return decode_entry(data, number, f"{self._store.url}/{key}")
 
     def _retried(self, ask: Callable[[], _T]) -> _T:
         return retried(ask, sleep=self._wait)

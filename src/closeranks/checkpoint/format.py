@@ -5,6 +5,9 @@ Keys of a store::
     closeranks-store.json               Identity: the format and the job that the store belongs to
     log/0000000017.json                 Entry in one line, then its BLAKE3 in a second; created only if absent; the
                                         number is its place in the sequence
+    log-copy/0000000017.json            the same bytes again, made after entry 18 was there; read where the first is
+                                        damaged, and never a reason to believe in an entry that did not win its number
+    log-summary/0000000512.json         what the log says up to that entry: a starting point, which need not be there
     data/<attempt>/w00003.safetensors   the image of one writer, or the changed part of it
     data/<attempt>/w00003.json          ShardIndex: what that image holds and where its bytes are
 
@@ -20,6 +23,8 @@ import msgspec
 FORMAT: Final = 1
 IDENTITY_KEY: Final = "closeranks-store.json"
 LOG_PREFIX: Final = "log/"
+LOG_COPY_PREFIX: Final = "log-copy/"
+LOG_SUMMARY_PREFIX: Final = "log-summary/"
 DATA_PREFIX: Final = "data/"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -20,10 +21,12 @@ from closeranks.checkpoint.keys import attempt_name, attempt_prefix, failed_writ
 from closeranks.checkpoint.problems import BaseLost, SaveFailed, StoreProblem
 from closeranks.checkpoint.retention import choose
 from closeranks.checkpoint.stores.opening import found, open_store, probe
+from closeranks.checkpoint.stores.retry import retried
 from closeranks.checkpoint.sweep import sweep
 from closeranks.checkpoint.writing import Previous
 
 _LOOK_S_MAX: Final = 1.0
+_FENCE_EVERY_S: Final = 2.0  # so late a lead that was asleep learns that there is another
 
 
 class Durable:
@@ -86,7 +89,7 @@ class Durable:
         given_up = frozenset(self._given_up)
         if not retired and not given_up and self._swept:
             return None
-        swept = sweep(self.store, self.log, given_up=given_up)
+        swept = sweep(self.store, self.log, term=self.term, given_up=given_up)
         self._swept = True
         self._given_up -= given_up
         if not retired and not swept.keys:
@@ -139,7 +142,10 @@ class Durable:
             generation = self._await_commit(ticket, publish)
             return generation, time.monotonic()
         gathered = gather(
-            self.store, publish.attempt, publish.world, Patience(ticket.deadline_s, time.monotonic, ticket.wait)
+            self.store,
+            publish.attempt,
+            publish.world,
+            Patience(ticket.deadline_s, time.monotonic, self._lead_wait(ticket)),
         )
         gathered_s = time.monotonic()
         ticket.progress("commit", 0, 0)
@@ -160,6 +166,19 @@ class Durable:
         )
         return self.log.commit(self.term, manifest), gathered_s
 
+    def _lead_wait(self, ticket: Ticket) -> Callable[[float], None]:
+        """Waiting for the other writers, who never finish once a newer term has swept their parts."""
+        looked_s = time.monotonic()
+
+        def wait(pause_s: float) -> None:
+            nonlocal looked_s
+            ticket.wait(pause_s)
+            if time.monotonic() >= looked_s + _FENCE_EVERY_S:
+                self.log.require(self.term)
+                looked_s = time.monotonic()
+
+        return wait
+
     def _await_commit(self, ticket: Ticket, publish: Publish) -> int:
         """Look into the store until the lead has committed, or never will."""
         pause_s = self._config.poll_s
@@ -171,7 +190,7 @@ class Durable:
                 raise SaveFailed(
                     f"attempt {publish.attempt}: {history.owner} claimed term {history.term} before it was committed"
                 )
-            listed = self.store.list(attempt_prefix(publish.attempt))
+            listed = retried(lambda: list(self.store.list(attempt_prefix(publish.attempt))))
             failed = [writer for one in listed if (writer := failed_writer(publish.attempt, one.key)) >= 0]
             if failed:
                 raise SaveFailed(f"attempt {publish.attempt}: writer {failed[0]} of another node failed")

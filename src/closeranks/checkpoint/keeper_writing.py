@@ -19,6 +19,7 @@ from closeranks.checkpoint.keeper_work import GivenUp, Ticket, said
 from closeranks.checkpoint.keys import failure_key
 from closeranks.checkpoint.problems import CheckpointProblem, SaveFailed, StoreProblem
 from closeranks.checkpoint.stores.paced import PacedStore
+from closeranks.checkpoint.stores.retry import retried
 from closeranks.checkpoint.stores.store import Store
 from closeranks.checkpoint.tiers import Tier
 from closeranks.checkpoint.writing import Options, Previous, Written, write_shard
@@ -97,7 +98,7 @@ def _write_part(
 ) -> Part:
     writer, filled = image
     stem = _stem(attempt, writer)
-    there = next(store.list(stem), None)
+    there = retried(lambda: next(store.list(stem), None))
     if there is not None:
         raise NotOurs(f"{store.url}: {there.key}: expected nothing of this writer, got an object; begin a new attempt")
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from closeranks.checkpoint.format import DATA_PREFIX, LOG_PREFIX
+from closeranks.checkpoint.format import DATA_PREFIX, LOG_COPY_PREFIX, LOG_PREFIX
 
 ENTRY_DIGITS: Final = 10
 _ATTEMPT: Final = re.compile(r"t([0-9]{8,12})-s([0-9]{12,16})-[0-9a-f]{8}")
 _ENTRY: Final = re.compile(re.escape(LOG_PREFIX) + r"([0-9]{10})\.json")
+_COPY: Final = re.compile(re.escape(LOG_COPY_PREFIX) + r"([0-9]{10})\.json")
 _INDEX: Final = re.compile(r"w([0-9]{5,7})\.json")
 _FAILURE: Final = re.compile(r"w([0-9]{5,7})\.failed\.json")
 
@@ -26,6 +27,17 @@ def entry_key(number: int) -> str:
 def entry_number(key: str) -> int:
     """The number of the log entry under this key; 0 when the key is none of the log's."""
     found = _ENTRY.fullmatch(key)
+    return int(found[1]) if found else 0
+
+
+def copy_key(number: int) -> str:
+    """Where the second copy of the log entry of that number is."""
+    return f"{LOG_COPY_PREFIX}{number:0{ENTRY_DIGITS}d}.json"
+
+
+def copied_number(key: str) -> int:
+    """The number of the log entry whose copy is under this key; 0 when the key is of no copy."""
+    found = _COPY.fullmatch(key)
     return int(found[1]) if found else 0
 
 

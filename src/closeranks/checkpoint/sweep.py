@@ -7,6 +7,8 @@ Why deleting by an old look at the log is safe. Below, P is the entry after whic
 - An object that no generation alive at P refers to is never referred to again. The first later commit that did so would
   have to reuse it from a base that is alive then; such a base was alive at P, or is itself a later commit.
 
+The log is never deleted from, nor its copies: whatever no attempt owns is left alone.
+
 So neither a paused sweep nor two of them can take what is needed, and a commit that builds on a retired generation is
 void. What is not known is whether an entry that was decided upon is on the disk already, and whether an append that
 failed may still arrive; both are settled by an entry of our own before the first deletion.

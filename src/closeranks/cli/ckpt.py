@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
 
 import msgspec
@@ -14,6 +14,7 @@ from closeranks.checkpoint.comparing import compare
 from closeranks.checkpoint.examining import Examined, examine
 from closeranks.checkpoint.format import FORMAT, Entry, Pin, Retire, Unpin
 from closeranks.checkpoint.history import Generation, History, fold
+from closeranks.checkpoint.log_copies import LogDamage, examine_log
 from closeranks.checkpoint.restore_drill import drill
 from closeranks.checkpoint.retention import Policy, choose
 from closeranks.checkpoint.sweep import sweep
@@ -96,6 +97,8 @@ def ls(store: Target, as_json: AsJson = False) -> None:
         text.list_generations(history)
         held_by = f"term {history.term}, claimed by {history.owner}" if history.term else "no term was claimed yet"
         text.say(f"job {opened.identity.job!r}; {len(history.retired)} retired; {held_by}", style="dim")
+        if opened.log.repaired:
+            text.say(f"damaged, read from its copy: {text.entries(opened.log.repaired)}; see verify", style="yellow")
 
 
 def show(
@@ -133,17 +136,24 @@ def verify(
     """Read every byte and compare it with its digests; name the damaged objects, bytes and tensors."""
     with session(store) as opened:
         chosen = _all_or_one(opened, generation)
+        in_log = examine_log(opened.store, opened.history.last)
+        if not as_json:
+            text.show_log_damage(in_log)
         found: list[Examined] = []
         for one in _examined(opened, chosen):
             found.append(one)
             if not as_json:
                 text.show_examined(one)
         sound = [one for one in found if not one.damage]
+        is_sound = len(sound) == len(found) and not in_log
         if as_json:
-            text.put_json({"store": opened.store.url, "sound": len(sound) == len(found), "generations": found})
-        elif len(sound) < len(found):
-            text.say(_way_out(found, opened.history))
-        if len(sound) < len(found):
+            text.put_json({"store": opened.store.url, "sound": is_sound, "generations": found, "log": in_log})
+        else:
+            if in_log:
+                text.say(_way_out_of_log(in_log))
+            if len(sound) < len(found):
+                text.say(_way_out(found, opened.history))
+        if not is_sound:
             raise typer.Exit(PROBLEM)
 
 
@@ -168,6 +178,17 @@ def _all_or_one(opened: Session, generation: str) -> list[Generation]:
     if not opened.history.generations:
         fail(f"{opened.store.url}: no checkpoint has been committed yet, so there is nothing to verify", PROBLEM)
     return list(opened.history.generations.values())
+
+
+def _way_out_of_log(damage: Iterable[LogDamage]) -> str:
+    served = [one for one in damage if one.served_by]
+    if not served:
+        return "put these entries back from a backup of the store: once its summary is damaged too, it cannot be opened"
+    return (
+        "what is damaged in the log is not used: the other copy of each of these entries is, and nothing is lost while "
+        f"that one is sound; make a backup of the store, and see to its disk (cp {served[0].served_by} "
+        f"{served[0].object} and so on puts a damaged one back)"
+    )
 
 
 def _way_out(found: list[Examined], history: History) -> str:

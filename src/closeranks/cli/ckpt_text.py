@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from closeranks.checkpoint.comparing import Difference, TensorChange
 from closeranks.checkpoint.examining import Damage, Examined
 from closeranks.checkpoint.format import ShardIndex
 from closeranks.checkpoint.history import Generation, History, Verification
+from closeranks.checkpoint.log_copies import LogDamage
 
 _PIPE_WIDTH: Final = 160
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -198,6 +199,23 @@ def show_examined(found: Examined) -> None:
         say(f"  {_where(damage)}")
         say(f"    {damage.problem.removeprefix(f'{damage.object}: ')}", style="dim")
         say(f"    holds {_some(damage.tensors)}")
+
+
+def show_log_damage(found: Sequence[LogDamage]) -> None:
+    """What ``verify`` found in the log."""
+    if found:
+        say(f"log: {_places(len(found))}", style="bold red")
+    for damage in found:
+        served = (
+            f"is read from {damage.served_by}" if damage.served_by else "has no sound copy: only its summary is known"
+        )
+        say(f"  {damage.object}: entry {damage.entry} {served}")
+        say(f"    {damage.problem}", style="dim")
+
+
+def entries(numbers: Iterable[int]) -> str:
+    """Entries of the log by their numbers."""
+    return f"entry {_some([str(number) for number in sorted(numbers)])} of the log"
 
 
 def _places(count: int) -> str:

@@ -220,3 +220,17 @@ def test_objects_of_killed_probes_are_swept(tmp_path):
         os.utime(path, (now_s - age_s, now_s - age_s))
     probe(store)
     assert [row.key for row in store.list("")] == ["probe/young"]
+
+
+# --- wrapped stores, and moments of trouble ---------------------------------------------------------------------------
+
+
+def test_a_store_is_made_in_a_folder_that_is_not_there_also_through_a_store_that_passes_calls_on(tmp_path):
+    store = PacedStore(DirectoryStore(tmp_path / "new"), 1e9)
+    assert found(store, "gpt", make=True, now_wall_s=1.0).job == "gpt"
+
+
+def test_one_transient_error_while_looking_for_a_log_is_tried_again(tmp_path):
+    (tmp_path / "store").mkdir()
+    files = FailingFiles([Fault(errno=errno.EIO, call="names")])
+    assert found(DirectoryStore(tmp_path / "store", files), "gpt", make=True, now_wall_s=1.0).job == "gpt"

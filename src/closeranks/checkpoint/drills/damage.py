@@ -1,7 +1,8 @@
 """Flips, cuts, deletes and swaps bytes of a store, and looks whether any of it is ever taken for good.
 
 Every case damages a sound store in one way and restores from it. It holds when the restore gives a generation bit for
-bit as it was saved (from another home, or an earlier one), or refuses in words.
+bit as it was saved (from another home, or an earlier one), or refuses in words. Where nothing but the log was damaged,
+and one of the two copies of each entry is as it was, it must not even refuse.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.drills.subject import build, restore
+from closeranks.checkpoint.keys import copied_number, entry_number
 from closeranks.checkpoint.problems import CheckpointProblem
 from closeranks.checkpoint.stores.directory import DirectoryStore
 from closeranks.checkpoint.stores.memory import MemoryStore
@@ -150,11 +153,18 @@ class Bench:
         try:
             for one, data in changed.items():
                 self._put(one, data)
-            outcome, detail = self._restored(homes, harmless=all(self.objects[k] == d for k, d in changed.items()))
+            outcome, detail = self._restored(homes, harmless=self._is_harmless(changed))
         finally:
             for one in changed:
                 self._put(one, self.objects[one])
         return Verdict(outcome, harm.__name__, key, detail)
+
+    def _is_harmless(self, changed: Mapping[str, bytes | None]) -> bool:
+        """Nothing is another than it was, but for one of the two copies of log entries."""
+        damaged = [key for key, data in changed.items() if self.objects[key] != data]
+        entries = [entry_number(key) or copied_number(key) for key in damaged]
+        newest = max(map(entry_number, self.objects))
+        return all(0 < number < newest for number in entries) and len(set(entries)) == len(entries)
 
     def _restored(self, homes: Sequence[Store], *, harmless: bool) -> tuple[str, str]:
         self._second.reads = 0
@@ -167,8 +177,10 @@ class Bench:
         if state != self._truths.get(generation):
             return BROKEN, f"generation {generation} was restored with other content than it was saved with"
         if generation != max(self._truths):
-            return "earlier", f"generation {generation}"
-        return ("repaired" if self._second.reads else "unaffected"), ""
+            return (BROKEN if harmless else "earlier"), f"generation {generation}"
+        log = CommitLog(self._store)
+        log.refresh()
+        return ("repaired" if self._second.reads or log.repaired else "unaffected"), ""
 
     def _put(self, key: str, data: bytes | None) -> None:
         path = self._folder / key

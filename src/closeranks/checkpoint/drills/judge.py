@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.drills.life import JOB, Acknowledged, Life, live
 from closeranks.checkpoint.drills.toy import Mixed, marks
+from closeranks.checkpoint.entries import ENTRY_LIMIT_BYTES
 from closeranks.checkpoint.history import History
-from closeranks.checkpoint.problems import CheckpointProblem, StoreRefused
+from closeranks.checkpoint.keys import copy_key, entry_key
+from closeranks.checkpoint.problems import CheckpointProblem, Damaged, StoreRefused
 from closeranks.checkpoint.stores.opening import found
 from closeranks.checkpoint.stores.store import Store
 from closeranks.checkpoint.sweep import sweep
@@ -38,6 +40,7 @@ def _judge(store: Store, acknowledged: Sequence[Acknowledged], life: int, saves:
     live(store, Life(life, saves, known.append))
     _require(len(known) == len(acknowledged) + saves, "a further save did not work")
     count += _look(store, known)
+    _require_copies(store)
     rest = sweep(store, CommitLog(store), dry_run=True)
     _require(not rest.keys and not rest.notes, f"a sweep left {rest.keys[:3]} {rest.notes[:1]}")
     return count
@@ -61,6 +64,17 @@ def _look(store: Store, acknowledged: Sequence[Acknowledged]) -> int:
         _require(restored.get(generation, mark) == mark, f"generation {generation} is not mark {mark}, as acknowledged")
         _require(generation in restored or _may_be_gone(history, generation), f"acknowledged {generation} is lost")
     return len(restored)
+
+
+def _require_copies(store: Store) -> None:
+    """After a further life every entry but the newest has its copy, whatever was cut off before."""
+    last = CommitLog(store).refresh().last
+    for number in range(1, last):
+        try:
+            data, copy = (store.read(key, ENTRY_LIMIT_BYTES) for key in (entry_key(number), copy_key(number)))
+        except Damaged as damaged:
+            raise Broken(f"entry {number} of {last} has no copy: {damaged}") from damaged
+        _require(data == copy, f"the copy of entry {number} is not the same as the entry")
 
 
 def _may_be_gone(history: History, generation: int) -> bool:

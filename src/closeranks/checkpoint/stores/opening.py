@@ -141,9 +141,10 @@ def _garbage(store: Store, got: str) -> StoreRefused:
 
 
 def _require_no_log(store: Store) -> None:
-    if isinstance(store, DirectoryStore) and not store.exists():
+    exists = getattr(store, "exists", None)  # of a folder, also below a store that passes calls on
+    if exists is not None and not retried(exists):
         return
-    first = next(retried(lambda: store.list(LOG_PREFIX)), None)
+    first = retried(lambda: next(store.list(LOG_PREFIX), None))  # a listing asks when it is read
     if first is not None:
         raise StoreRefused(
             f"{store.url}: expected {IDENTITY_KEY} beside the log, got {first.key} without it; put that object back"

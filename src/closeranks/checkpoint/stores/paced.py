@@ -44,6 +44,11 @@ class PacedStore:
         """What the inner store cannot promise, in words."""
         return tuple(getattr(self.inner, "notes", ()))
 
+    def exists(self) -> bool:
+        """Whether the inner store's place is there, where it can tell."""
+        exists: Callable[[], bool] | None = getattr(self.inner, "exists", None)
+        return exists is None or exists()
+
     def create(self, key: str, data: bytes) -> bool:
         """See Store."""
         return self.inner.create(key, data)
