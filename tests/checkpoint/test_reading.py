@@ -93,26 +93,35 @@ def test_an_empty_region_and_none_at_all_read_nothing(store, saved):
 def test_a_flipped_bit_in_what_is_read_is_refused_with_the_place(store, saved, checks):
     flip(store, image_key(ATTEMPT, 0), saved.slices[0].at + 10_000)
     region, _ = w_of((0, 0), (64, 96))
-    with pytest.raises(Damaged, match="expected xxh3") as caught:
+    with pytest.raises(Damaged, match="expected (xxh3|blake3)") as caught:
         fetch(store, saved, [region], checks=checks)
     assert caught.value.object_key == image_key(ATTEMPT, 0)
     with pytest.raises(Damaged):
         verify_shard(store, saved, checks=checks)
 
 
-def test_all_checks_compare_blake3_and_fast_ones_do_not(store, saved):
-    lying = replace(saved, extents=tuple(replace(extent, blake3="0" * 64) for extent in saved.extents))
-    verify_shard(store, lying, checks=Checks.FAST)
-    with pytest.raises(Damaged, match="expected blake3 0000"):
-        verify_shard(store, lying)
+@pytest.mark.parametrize(
+    ("kind", "compared"), [("blake3", {Checks.ALL, Checks.STRONG}), ("xxh3", {Checks.ALL, Checks.FAST})]
+)
+def test_each_way_to_check_compares_its_own_digest_and_all_means_both(store, saved, kind, compared):
+    zeros = "0" * len(getattr(saved.extents[0], kind))
+    lying = replace(saved, extents=tuple(replace(extent, **{kind: zeros}) for extent in saved.extents))
+    for checks in Checks:
+        if checks in compared:
+            with pytest.raises(Damaged, match=f"expected {kind} 0000"):
+                verify_shard(store, lying, checks=checks)
+        else:
+            verify_shard(store, lying, checks=checks)
 
 
-def test_fast_checks_take_blake3_where_there_is_nothing_faster(store, saved):
-    slow = replace(saved, extents=tuple(replace(extent, xxh3="") for extent in saved.extents))
-    verify_shard(store, slow, checks=Checks.FAST)
+@pytest.mark.parametrize("checks", list(Checks))
+@pytest.mark.parametrize(("kept", "lost"), [("blake3", "xxh3"), ("xxh3", "blake3")])
+def test_the_other_digest_is_compared_where_the_preferred_one_is_not_recorded(store, saved, checks, kept, lost):
+    half = replace(saved, extents=tuple(replace(extent, **{lost: ""}) for extent in saved.extents))
+    verify_shard(store, half, checks=checks)
     flip(store, image_key(ATTEMPT, 0), 5000)
-    with pytest.raises(Damaged, match="expected blake3"):
-        verify_shard(store, slow, checks=Checks.FAST)
+    with pytest.raises(Damaged, match=f"expected {kept}"):
+        verify_shard(store, half, checks=checks)
 
 
 def test_an_extent_without_a_digest_is_refused_even_if_its_index_was_believed(store, saved):
