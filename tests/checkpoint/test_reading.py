@@ -93,7 +93,7 @@ def test_an_empty_region_and_none_at_all_read_nothing(store, saved):
 def test_a_flipped_bit_in_what_is_read_is_refused_with_the_place(store, saved, checks):
     flip(store, image_key(ATTEMPT, 0), saved.slices[0].at + 10_000)
     region, _ = w_of((0, 0), (64, 96))
-    with pytest.raises(Damaged, match="expected (xxh3|blake3)") as caught:
+    with pytest.raises(Damaged, match=r"expected (xxh3|blake3)") as caught:
         fetch(store, saved, [region], checks=checks)
     assert caught.value.object_key == image_key(ATTEMPT, 0)
     with pytest.raises(Damaged):

@@ -18,7 +18,7 @@ from closeranks.checkpoint.problems import Damaged
 from closeranks.checkpoint.rows import rows_of, scatter
 from closeranks.checkpoint.shard_index import INDEX_LIMIT_BYTES, decode_index, is_data_key
 from closeranks.checkpoint.stores.store import Buffer, Near, ReadInto, Store
-from closeranks.checkpoint.windows import DIRECT_FROM_BYTES, WINDOW_BYTES, Wanted, Window, windows
+from closeranks.checkpoint.windows import WINDOW_BYTES, Wanted, windows
 
 THREADS: Final = 4
 _WAY_OUT: Final = "restore from another home or an earlier generation"
@@ -119,16 +119,10 @@ def verify_shard(
 
 
 class _Source(NamedTuple):
-    """Where bytes come from, and how many at a time: a store that is not near is asked once for each extent."""
+    """Where bytes come from, and whether they are read in windows: what is not near is asked once for each extent."""
 
     read_into: ReadInto
     near: bool
-
-    def windows(self, piece: _Piece) -> Iterator[Window]:
-        """The extent of a piece in the order in which it is read."""
-        begin, length = piece.extent.at, piece.extent.length
-        most, direct_from = (WINDOW_BYTES, min(DIRECT_FROM_BYTES, length)) if self.near else (length, length)
-        return windows(begin, begin + length, piece.wanted, most, direct_from)
 
 
 @contextlib.contextmanager
@@ -152,37 +146,57 @@ class _Reader:
         """Read, check and scatter; gives the bytes read."""
         extent = piece.extent
         digests = self._digests(extent)
-        if extent.codec:
-            self._unpack(piece, list(digests.values()))
+        if extent.codec or not self._source.near:
+            self._read_whole(piece, list(digests.values()))
         else:
-            self._stream(piece, list(digests.values()))
+            self._read_windows(piece, list(digests.values()))
         for kind, digest in digests.items():
             _require(extent, kind, getattr(extent, kind), digest.hexdigest())
         return extent.stored
 
-    def _stream(self, piece: _Piece, digests: Sequence[Digest]) -> None:
+    def _read_windows(self, piece: _Piece, digests: Sequence[Digest]) -> None:
         extent = piece.extent
-        for window in self._source.windows(piece):
-            data = self._scratch("image", window.length) if window.target is None else window.target
-            self._source.read_into(extent.object, extent.begin + window.at - extent.at, data)
+        for at, length, wanted in windows(extent.at, extent.at + extent.length, piece.wanted, WINDOW_BYTES):
+            data = self._scratch("image", length)
+            self._source.read_into(extent.object, extent.begin + at - extent.at, data)
             for digest in digests:
                 digest.update(data)
-            for rows, target in window.others:
-                scatter(rows, window.at, data, target)
+            for rows, target in wanted:
+                scatter(rows, at, data, target)
 
-    def _unpack(self, piece: _Piece, digests: Sequence[Digest]) -> None:
+    def _read_whole(self, piece: _Piece, digests: Sequence[Digest]) -> None:
         extent = piece.extent
-        frame = self._scratch("stored", extent.stored)
-        self._source.read_into(extent.object, extent.begin, frame)
-        data = self._scratch("image", extent.length)
+        data = self._direct_target(piece)
+        direct = data is not None
+        if data is None:
+            data = self._scratch("image", extent.length)
+        if extent.codec:
+            frame = self._scratch("stored", extent.stored)
+            self._source.read_into(extent.object, extent.begin, frame)
+            self._decompress(extent, frame, data)
+        else:
+            self._source.read_into(extent.object, extent.begin, data)
+        for digest in digests:
+            digest.update(data)
+        if not direct:
+            for rows, target in piece.wanted:
+                scatter(rows, extent.at, data, target)
+
+    def _direct_target(self, piece: _Piece) -> Buffer | None:
+        """The part of a target that is exactly this extent: it needs no scratch of its own."""
+        if len(piece.wanted) != 1:
+            return None
+        extent, (rows, target) = piece.extent, piece.wanted[0]
+        if rows.times != 1 or extent.at < rows.at or extent.at + extent.length > rows.end:
+            return None
+        begin = rows.target_at + extent.at - rows.at
+        return target[begin : begin + extent.length]
+
+    def _decompress(self, extent: Extent, frame: Buffer, data: Buffer) -> None:
         try:
             decompress(extent.codec, frame, data)
         except Damaged as error:
             raise _damaged(extent.object, f"byte {extent.begin}: {error}") from error
-        for digest in digests:
-            digest.update(data)
-        for rows, target in piece.wanted:
-            scatter(rows, extent.at, data, target)
 
     def _scratch(self, name: str, length: int) -> Buffer:
         have: bytearray | None = getattr(self._local, name, None)
