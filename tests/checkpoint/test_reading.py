@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from checkpoint.hooked_store import HookedStore
 from checkpoint.images import ATTEMPT, bytes_of, fill, whole
 from closeranks.checkpoint.arena import Arena
 from closeranks.checkpoint.digests import blake3
@@ -81,6 +82,32 @@ def test_columns_are_cut_out_of_every_extent_which_is_read_once(store, saved):
     assert bytes(halves[0][1]) == full[:, :40].tobytes()
     assert bytes(halves[1][1]) == full[:, 40:].tobytes()
     assert len(store.reads) == len(set(store.reads)) == 6
+
+
+@pytest.mark.parametrize("window_bytes", [1, 999, 1000, 4096])
+def test_however_short_the_windows_are_every_box_gets_its_bytes_and_each_byte_is_read_once(
+    store, saved, monkeypatch, window_bytes
+):
+    monkeypatch.setattr("closeranks.checkpoint.reading.WINDOW_BYTES", window_bytes)
+    boxes = [((0, 0), (64, 40)), ((0, 40), (64, 56)), ((0, 0), (64, 96)), ((11, 3), (5, 7))]
+    regions = [w_of(*box) for box in boxes]
+    small = bytearray(14)
+    fetch(store, saved, [*(region for region, _ in regions), Region(1, (0,), (7,), memoryview(small))])
+    full = np.frombuffer(bytes_of("w", 64 * 96 * 4), np.uint32).reshape(64, 96)
+    for ((y, x), (height, width)), (_, target) in zip(boxes, regions, strict=True):
+        assert bytes(target) == full[y : y + height, x : x + width].tobytes()
+    assert bytes(small) == bytes_of("b", 14)
+    places = [place for _, begin, length in store.reads for place in range(begin, begin + length)]
+    assert max(length for _, _, length in store.reads) <= window_bytes
+    assert len(places) == len(set(places))
+
+
+def test_a_store_that_is_not_near_is_asked_once_for_each_extent_and_reads_to_the_place(store, saved, monkeypatch):
+    monkeypatch.setattr("closeranks.checkpoint.reading.WINDOW_BYTES", 1000)
+    region, target = w_of((0, 0), (64, 96))
+    fetch(HookedStore(store), saved, [region])
+    assert bytes(target) == bytes_of("w", 64 * 96 * 4)
+    assert sorted(begin for _, begin, _ in store.reads) == [extent.begin for extent in saved.extents[1:]]
 
 
 def test_an_empty_region_and_none_at_all_read_nothing(store, saved):
