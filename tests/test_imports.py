@@ -12,19 +12,7 @@ import closeranks
 ROOT = Path(closeranks.__file__).parent
 PURE = ("events", "faults", "operations", "signs", "detect", "decide", "plan", "diagnose")
 PURE_OF_CHECKPOINT = frozenset(
-    {
-        "box_table",
-        "cover",
-        "erasure",
-        "extents",
-        "format",
-        "history",
-        "image",
-        "keys",
-        "problems",
-        "restore_plan",
-        "retention",
-    }
+    {"box_table", "cover", "erasure", "extents", "format", "history", "image", "keys", "problems", "restore_plan", "retention"}
     | {"tiers"}
 )
 PURE_LIBRARIES = frozenset(

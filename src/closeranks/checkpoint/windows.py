@@ -1,4 +1,4 @@
-"""An extent in windows: each is read, digested and handed on while the processor's cache holds it. Pure."""
+"""An extent in windows: each is read, digested and handed on while the processor's cache holds it."""
 
 from __future__ import annotations
 
