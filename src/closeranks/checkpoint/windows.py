@@ -9,8 +9,9 @@ from closeranks.checkpoint.rows import Rows
 from closeranks.checkpoint.stores.store import Buffer
 
 WINDOW_BYTES: Final = 2**19
-"""Measured on a virtual AMD EPYC: 256 KiB to 1 MiB are equal. Through such a window a verified read costs less processor time than a raw one
-to its place: the kernel copies to cold memory at a third of the speed at which it copies to the cache.
+"""Measured on a virtual AMD EPYC: 256 KiB to 1 MiB are equal. Through such a window a verified read costs no more
+processor time than a raw one to its place: the kernel copies to cold memory at a third of the speed at which it copies
+to the cache.
 """
 
 Wanted = tuple[Rows, Buffer]  # bytes of the image, and the target that gets them
