@@ -13,6 +13,7 @@ from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.digests import blake3
 from closeranks.checkpoint.format import Manifest
 from closeranks.checkpoint.gather import publish_index
+from closeranks.checkpoint.keeper_config import KeeperConfig
 from closeranks.checkpoint.keys import attempt_name
 from closeranks.checkpoint.stores.directory import DirectoryStore
 from closeranks.checkpoint.stores.opening import found
@@ -21,7 +22,7 @@ from closeranks.checkpoint.writing import Options, Previous, write_shard
 
 def main(folder: str, *fds: str) -> None:
     """Answer requests until the input ends."""
-    os.nice(10)  # the default priority of the keeper of a run: measure what is shipped
+    os.nice(KeeperConfig(store="", job="", owner="", lead=False).priority)  # measure what is shipped
     store = DirectoryStore(Path(folder))
     found(store, "bench", make=True, now_wall_s=time.time())
     log = CommitLog(store)

@@ -217,6 +217,7 @@ def load_sides(ours: Ours, index: ShardIndex) -> dict[str, Callable[[], float]]:
         "floor: read, 1 thread": lambda: read_floor(path, view, 1),
         f"floor: read, {THREADS} threads": lambda: read_floor(path, view, THREADS),
         "ours, xxh3": lambda: verified(Checks.FAST),
+        "ours, blake3": lambda: verified(Checks.STRONG),
         "ours, xxh3 + blake3": lambda: verified(Checks.ALL),
     }
 

@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.checkpoint.hooked_store import HookedStore
+from tests.checkpoint.logs import manifest
 
-from checkpoint.hooked_store import HookedStore
-from checkpoint.logs import manifest
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.drills.subject import JOB, restore
 from closeranks.checkpoint.entries import decode_entry, encode_entry

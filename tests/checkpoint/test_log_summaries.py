@@ -4,9 +4,9 @@ import json
 
 import pytest
 from blake3 import blake3
+from tests.checkpoint.hooked_store import HookedStore
+from tests.checkpoint.logs import manifest
 
-from checkpoint.hooked_store import HookedStore
-from checkpoint.logs import manifest
 from closeranks.checkpoint import commit_log
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.format import Pin, Retire, Verified

@@ -3,6 +3,7 @@ import threading
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from tests.checkpoint.hooked_store import HookedStore
 from tests.checkpoint.images import ATTEMPT, bytes_of, fill, whole
 
 from closeranks.checkpoint.arena import Arena
@@ -83,6 +84,34 @@ def test_columns_are_cut_out_of_every_extent_which_is_read_once(store, saved):
     assert len(store.reads) == len(set(store.reads)) == 6
 
 
+@pytest.mark.parametrize("window_bytes", [1, 999, 1000, 4096])
+def test_however_short_the_windows_are_every_box_gets_its_bytes_and_each_byte_is_read_once(
+    store, saved, monkeypatch, window_bytes
+):
+    monkeypatch.setattr("closeranks.checkpoint.reading.WINDOW_BYTES", window_bytes)
+    boxes = [((0, 0), (64, 40)), ((0, 40), (64, 56)), ((0, 0), (64, 96)), ((11, 3), (5, 7))]
+    regions = [w_of(*box) for box in boxes]
+    small = bytearray(14)
+    fetch(store, saved, [*(region for region, _ in regions), Region(1, (0,), (7,), memoryview(small))])
+    full = np.frombuffer(bytes_of("w", 64 * 96 * 4), np.uint32).reshape(64, 96)
+    for ((y, x), (height, width)), (_, target) in zip(boxes, regions, strict=True):
+        assert bytes(target) == full[y : y + height, x : x + width].tobytes()
+    assert bytes(small) == bytes_of("b", 14)
+    places = [place for _, begin, length in store.reads for place in range(begin, begin + length)]
+    assert max(length for _, _, length in store.reads) <= window_bytes
+    assert len(places) == len(set(places))
+
+
+def test_a_store_that_is_not_near_is_asked_once_for_each_extent_and_reads_to_the_place(store, saved, monkeypatch):
+    monkeypatch.setattr("closeranks.checkpoint.reading.WINDOW_BYTES", 1000)
+    region, target = w_of((0, 0), (64, 96))
+    fetch(HookedStore(store), saved, [region])
+    assert bytes(target) == bytes_of("w", 64 * 96 * 4)
+    w = saved.slices[0]
+    touched = [extent for extent in saved.extents if w.at < extent.at + extent.length and extent.at < w.at + w.length]
+    assert sorted(store.reads) == [(extent.object, extent.begin, extent.stored) for extent in touched]
+
+
 def test_an_empty_region_and_none_at_all_read_nothing(store, saved):
     fetch(store, saved, [])
     fetch(store, saved, [Region(2, (0, 0), (0, 3), memoryview(bytearray(0)))])
@@ -93,26 +122,35 @@ def test_an_empty_region_and_none_at_all_read_nothing(store, saved):
 def test_a_flipped_bit_in_what_is_read_is_refused_with_the_place(store, saved, checks):
     flip(store, image_key(ATTEMPT, 0), saved.slices[0].at + 10_000)
     region, _ = w_of((0, 0), (64, 96))
-    with pytest.raises(Damaged, match="expected xxh3") as caught:
+    with pytest.raises(Damaged, match=r"expected (xxh3|blake3)") as caught:
         fetch(store, saved, [region], checks=checks)
     assert caught.value.object_key == image_key(ATTEMPT, 0)
     with pytest.raises(Damaged):
         verify_shard(store, saved, checks=checks)
 
 
-def test_all_checks_compare_blake3_and_fast_ones_do_not(store, saved):
-    lying = replace(saved, extents=tuple(replace(extent, blake3="0" * 64) for extent in saved.extents))
-    verify_shard(store, lying, checks=Checks.FAST)
-    with pytest.raises(Damaged, match="expected blake3 0000"):
-        verify_shard(store, lying)
+@pytest.mark.parametrize(
+    ("kind", "compared"), [("blake3", {Checks.ALL, Checks.STRONG}), ("xxh3", {Checks.ALL, Checks.FAST})]
+)
+def test_each_way_to_check_compares_its_own_digest_and_all_means_both(store, saved, kind, compared):
+    zeros = "0" * len(getattr(saved.extents[0], kind))
+    lying = replace(saved, extents=tuple(replace(extent, **{kind: zeros}) for extent in saved.extents))
+    for checks in Checks:
+        if checks in compared:
+            with pytest.raises(Damaged, match=f"expected {kind} 0000"):
+                verify_shard(store, lying, checks=checks)
+        else:
+            verify_shard(store, lying, checks=checks)
 
 
-def test_fast_checks_take_blake3_where_there_is_nothing_faster(store, saved):
-    slow = replace(saved, extents=tuple(replace(extent, xxh3="") for extent in saved.extents))
-    verify_shard(store, slow, checks=Checks.FAST)
+@pytest.mark.parametrize("checks", list(Checks))
+@pytest.mark.parametrize(("kept", "lost"), [("blake3", "xxh3"), ("xxh3", "blake3")])
+def test_the_other_digest_is_compared_where_the_preferred_one_is_not_recorded(store, saved, checks, kept, lost):
+    half = replace(saved, extents=tuple(replace(extent, **{lost: ""}) for extent in saved.extents))
+    verify_shard(store, half, checks=checks)
     flip(store, image_key(ATTEMPT, 0), 5000)
-    with pytest.raises(Damaged, match="expected blake3"):
-        verify_shard(store, slow, checks=Checks.FAST)
+    with pytest.raises(Damaged, match=f"expected {kept}"):
+        verify_shard(store, half, checks=checks)
 
 
 def test_an_extent_without_a_digest_is_refused_even_if_its_index_was_believed(store, saved):

@@ -3,13 +3,17 @@ import pytest
 from tests.checkpoint.stored import COLUMNS, NAMES, ROWS, Stored, put, value
 
 from closeranks.checkpoint.commit_log import CommitLog
+from closeranks.checkpoint.digests import begun
 from closeranks.checkpoint.format import Verified
 from closeranks.checkpoint.image import image_key, index_key
 from closeranks.checkpoint.inventory import Home, open_point, take_stock
 from closeranks.checkpoint.problems import Mismatch, NothingToRestore, StoreProblem
+from closeranks.checkpoint.reading import Checks
 from closeranks.checkpoint.restore_plan import Need, Rules
 from closeranks.checkpoint.restoring import restore
 from closeranks.checkpoint.stores.memory import MemoryStore
+
+KINDS = {"xxh3", "blake3"}
 
 
 def whole_need(name):
@@ -64,6 +68,17 @@ def test_the_newest_generation_is_restored_bit_for_bit_with_the_small_state_of_e
     size = 3 * ROWS * COLUMNS * 4 + 8
     assert restored.used["store"].read_bytes == size
     assert told[-1] == (size, size)
+
+
+@pytest.mark.parametrize(
+    ("checks", "compared"), [({}, {"blake3"}), ({"checks": Checks.FAST}, {"xxh3"}), ({"checks": Checks.ALL}, KINDS)]
+)
+def test_a_home_says_which_digests_are_compared_and_a_durable_one_takes_the_strong_one(monkeypatch, checks, compared):
+    durable, begun_kinds = Stored(), set()
+    durable.save(10)
+    monkeypatch.setattr("closeranks.checkpoint.reading.begun", lambda kind: begun_kinds.add(kind) or begun(kind))
+    restore([Home("store", 0, durable.store, log=durable.log, **checks)], Reader())
+    assert begun_kinds == compared
 
 
 def test_memory_is_read_before_the_store_and_is_newer():

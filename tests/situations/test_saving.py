@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,12 +54,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Final]:
 
 def kill_everything(trial: Trial) -> None:
     """What a power cut leaves of processes: nothing, all at the same time."""
-    tree = [trial.process.pid, *_descendants(trial.process.pid)]
+    kill_tree(trial.process)
+
+
+def kill_tree(process: subprocess.Popen[Any]) -> None:
+    tree = [process.pid, *_descendants(process.pid)]
     for pid in tree:
         os.kill(pid, signal.SIGSTOP)  # so that nobody notices the end of another
     for pid in tree:
         os.kill(pid, signal.SIGKILL)
-    trial.process.wait()
+    process.wait()
     assert eventually(lambda: all(gone(pid) for pid in tree), 10.0)
 
 
@@ -326,8 +331,7 @@ def test_the_same_script_lasts_without_the_supervisor(tmp_path, launcher):
 
     cut = begin("cut", LASTING_HOLD="6")
     assert eventually(lambda: len(list(tmp_path.glob("cut/log/*.json"))) >= 2, 60.0)
-    os.killpg(cut.pid, signal.SIGKILL)
-    cut.wait()
+    kill_tree(cut)
     assert _newest_digests(tmp_path / "cut")[0] == 3
     for store in ("cut", "whole"):
         assert begin(store).wait(100) == 0

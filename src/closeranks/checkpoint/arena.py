@@ -11,6 +11,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -22,7 +23,7 @@ from closeranks.checkpoint.image import Layout, image_key, index_key
 from closeranks.checkpoint.node_memory import available_bytes, populate
 from closeranks.checkpoint.problems import Damaged, StoreProblem
 from closeranks.checkpoint.shard_index import encode_index
-from closeranks.checkpoint.stores.store import Buffer, Listed, OnPiece
+from closeranks.checkpoint.stores.store import Buffer, Listed, OnPiece, ReadInto
 
 IMAGE_AT: Final = 2 * 2**20
 _PAGE = 4096
@@ -261,6 +262,10 @@ class ArenaStore:
         target[:] = data[begin : begin + len(target)]
         if not filled.still():
             raise Damaged(f"{self.url}: {key}: a newer image took its place", object_key=key)
+
+    def reader(self) -> AbstractContextManager[ReadInto]:
+        """See Near."""
+        return nullcontext(self.read_into)
 
     def read(self, key: str, limit_bytes: int) -> bytes:
         """A whole object, up to the limit."""

@@ -15,7 +15,7 @@ from closeranks.checkpoint.history import EMPTY, History, Verification
 from closeranks.checkpoint.image import index_key
 from closeranks.checkpoint.keys import attempt_of, indexed_writer, step_of
 from closeranks.checkpoint.problems import CheckpointProblem, Damaged, StoreProblem
-from closeranks.checkpoint.reading import read_index
+from closeranks.checkpoint.reading import Checks, read_index
 from closeranks.checkpoint.restore_plan import Holding, Point, newest_first
 from closeranks.checkpoint.shard_index import INDEX_LIMIT_BYTES, decode_index
 from closeranks.checkpoint.stores.retry import retried
@@ -32,6 +32,7 @@ class Home(NamedTuple):
     store: Store
     log: CommitLog | None = None
     world: int | None = None  # writers of what it holds, for attempts that no log knows
+    checks: Checks = Checks.STRONG  # what is compared when it is read; FAST where bytes are as safe as in this process
 
 
 class Found(NamedTuple):
@@ -151,6 +152,10 @@ class Opened:
     def store(self, home: str) -> Store:
         """The store behind a home's name."""
         return self._homes[home].store
+
+    def checks(self, home: str) -> Checks:
+        """Which digests are compared in what is read from there."""
+        return self._homes[home].checks
 
 
 def open_point(found: Found, homes: Sequence[Home]) -> Opened:

@@ -22,6 +22,6 @@ class KeeperConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tiers: Tiers = Tiers()
     peer_token: str = ""  # secret of the run, shown to peers that keep copies; needed where a tier has peers
     drill_every_s: float | None = None  # None: drills only when asked for
-    priority: int = 10  # nice value, so that a save yields the processor to training
+    priority: int = 19  # nice value, so that a save yields the processor to training
     notice_s: float = 30.0  # after SIGTERM, or after its parent ended in mid-save, it ends within this time
     poll_s: float = 0.05  # between looks into the store while other nodes' writers are waited for

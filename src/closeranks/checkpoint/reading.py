@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import enum
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from closeranks.checkpoint import digests
 from closeranks.checkpoint.codec import decompress
+from closeranks.checkpoint.digests import Digest, begun
 from closeranks.checkpoint.format import Extent, ShardIndex, ShardRef
 from closeranks.checkpoint.problems import Damaged
-from closeranks.checkpoint.rows import Rows, rows_of, scatter
+from closeranks.checkpoint.rows import rows_of, scatter
 from closeranks.checkpoint.shard_index import INDEX_LIMIT_BYTES, decode_index, is_data_key
-from closeranks.checkpoint.stores.store import Buffer, Store
+from closeranks.checkpoint.stores.store import Buffer, Near, ReadInto, Store
+from closeranks.checkpoint.windows import WINDOW_BYTES, Wanted, windows
 
 THREADS: Final = 4
 _WAY_OUT: Final = "restore from another home or an earlier generation"
 
 
 class Checks(enum.Enum):
-    """Which digests of an extent are compared. One that is recorded nowhere is a refusal in both cases."""
+    """Which digests of an extent are compared. An extent for which none is recorded is refused in all cases."""
 
-    ALL = "all"  # every digest that is recorded
+    ALL = "all"  # every digest that is recorded: finds records that contradict each other, too
+    STRONG = "strong"  # BLAKE3 where it is recorded, else xxh3: finds intent
     FAST = "fast"  # xxh3 where it is recorded, else BLAKE3: finds accidents at the speed of memory
+
+
+_KINDS: Final = {Checks.ALL: ("xxh3", "blake3"), Checks.STRONG: ("blake3", "xxh3"), Checks.FAST: ("xxh3", "blake3")}
 
 
 class Region(NamedTuple):
@@ -41,7 +48,7 @@ class _Piece(NamedTuple):
     """An extent that is to be read, and what of it goes where."""
 
     extent: Extent
-    wanted: tuple[tuple[Rows, Buffer], ...]
+    wanted: tuple[Wanted, ...]
 
 
 def read_index(store: Store, ref: ShardRef) -> ShardIndex:
@@ -75,10 +82,10 @@ def fetch(
     regions: Sequence[Region],
     progress: Callable[[int, int], None] | None = None,
     *,
-    checks: Checks = Checks.ALL,
+    checks: Checks = Checks.STRONG,
     threads: int = THREADS,
 ) -> None:
-    """Fill the regions' targets. Only extents that hold some of their bytes are read, each of them once.
+    """Fill the regions' targets. Only extents that hold some of their bytes are read, all their bytes once.
 
     ``progress`` hears the bytes read so far and the bytes to be read in all.
 
@@ -87,7 +94,9 @@ def fetch(
         StoreProblem: the store does not answer; the same holds for the targets.
         ValueError: a region does not fit its slice or its target; nothing was read.
     """
-    _read_pieces(store, _pieces(index, regions), _Reader(checks), progress, threads)
+    pieces = _pieces(index, regions)
+    with _source(store) as source:
+        _read_pieces(pieces, _Reader(source, checks), progress, threads)
 
 
 def verify_shard(
@@ -105,18 +114,57 @@ def verify_shard(
         StoreProblem: the store does not answer.
     """
     pieces = [_Piece(extent, ()) for extent in index.extents]
-    _read_pieces(store, pieces, _Reader(checks), progress, threads)
+    with _source(store) as source:
+        _read_pieces(pieces, _Reader(source, checks), progress, threads)
+
+
+class _Source(NamedTuple):
+    """Where bytes come from, and whether they are read in windows: what is not near is asked once for each extent."""
+
+    read_into: ReadInto
+    near: bool
+
+
+@contextlib.contextmanager
+def _source(store: Store) -> Iterator[_Source]:
+    if isinstance(store, Near):
+        with store.reader() as read_into:
+            yield _Source(read_into, near=True)
+    else:
+        yield _Source(store.read_into, near=False)
 
 
 class _Reader:
     """Reads one extent at a time in each thread, through scratch memory that is kept."""
 
-    def __init__(self, checks: Checks) -> None:
+    def __init__(self, source: _Source, checks: Checks) -> None:
+        self._source = source
         self._checks = checks
         self._local = threading.local()
 
-    def read(self, store: Store, piece: _Piece) -> int:
+    def read(self, piece: _Piece) -> int:
         """Read, check and scatter; gives the bytes read."""
+        extent = piece.extent
+        digests = self._digests(extent)
+        if extent.codec or not self._source.near:
+            self._read_whole(piece, list(digests.values()))
+        else:
+            self._read_windows(piece, list(digests.values()))
+        for kind, digest in digests.items():
+            _require(extent, kind, getattr(extent, kind), digest.hexdigest())
+        return extent.stored
+
+    def _read_windows(self, piece: _Piece, digests: Sequence[Digest]) -> None:
+        extent = piece.extent
+        for at, length, wanted in windows(extent.at, extent.at + extent.length, piece.wanted, WINDOW_BYTES):
+            data = self._scratch("image", length)
+            self._source.read_into(extent.object, extent.begin + at - extent.at, data)
+            for digest in digests:
+                digest.update(data)
+            for rows, target in wanted:
+                scatter(rows, at, data, target)
+
+    def _read_whole(self, piece: _Piece, digests: Sequence[Digest]) -> None:
         extent = piece.extent
         data = self._direct_target(piece)
         direct = data is not None
@@ -124,15 +172,15 @@ class _Reader:
             data = self._scratch("image", extent.length)
         if extent.codec:
             frame = self._scratch("stored", extent.stored)
-            store.read_into(extent.object, extent.begin, frame)
+            self._source.read_into(extent.object, extent.begin, frame)
             self._decompress(extent, frame, data)
         else:
-            store.read_into(extent.object, extent.begin, data)
-        self._check(extent, data)
+            self._source.read_into(extent.object, extent.begin, data)
+        for digest in digests:
+            digest.update(data)
         if not direct:
             for rows, target in piece.wanted:
                 scatter(rows, extent.at, data, target)
-        return extent.stored
 
     def _direct_target(self, piece: _Piece) -> Buffer | None:
         """The part of a target that is exactly this extent: it needs no scratch of its own."""
@@ -144,6 +192,12 @@ class _Reader:
         begin = rows.target_at + extent.at - rows.at
         return target[begin : begin + extent.length]
 
+    def _decompress(self, extent: Extent, frame: Buffer, data: Buffer) -> None:
+        try:
+            decompress(extent.codec, frame, data)
+        except Damaged as error:
+            raise _damaged(extent.object, f"byte {extent.begin}: {error}") from error
+
     def _scratch(self, name: str, length: int) -> Buffer:
         have: bytearray | None = getattr(self._local, name, None)
         if have is None or len(have) < length:
@@ -151,22 +205,12 @@ class _Reader:
             setattr(self._local, name, have)
         return memoryview(have)[:length]
 
-    def _decompress(self, extent: Extent, frame: Buffer, data: Buffer) -> None:
-        try:
-            decompress(extent.codec, frame, data)
-        except Damaged as error:
-            raise _damaged(extent.object, f"byte {extent.begin}: {error}") from error
-
-    def _check(self, extent: Extent, data: Buffer) -> None:
-        checked = 0
-        if extent.xxh3:
-            _require(extent, "xxh3", extent.xxh3, digests.xxh3(data))
-            checked += 1
-        if extent.blake3 and (self._checks is Checks.ALL or not checked):
-            _require(extent, "blake3", extent.blake3, digests.blake3(data))
-            checked += 1
-        if not checked:
+    def _digests(self, extent: Extent) -> dict[str, Digest]:
+        recorded = [kind for kind in _KINDS[self._checks] if getattr(extent, kind)]
+        if not recorded:
             raise _damaged(extent.object, f"byte {extent.begin}: no digest is recorded for it")
+        chosen = recorded if self._checks is Checks.ALL else recorded[:1]
+        return {kind: begun(kind) for kind in chosen}
 
 
 def _require(extent: Extent, kind: str, expected: str, got: str) -> None:
@@ -181,7 +225,7 @@ def _damaged(key: str, problem: str) -> Damaged:
 
 def _pieces(index: ShardIndex, regions: Iterable[Region]) -> list[_Piece]:
     ends = [extent.at + extent.length for extent in index.extents]
-    wanted: dict[int, list[tuple[Rows, Buffer]]] = {}
+    wanted: dict[int, list[Wanted]] = {}
     for region in regions:
         part = index.slices[region.slice]
         target = region.target.cast("B")
@@ -200,7 +244,6 @@ def _pieces(index: ShardIndex, regions: Iterable[Region]) -> list[_Piece]:
 
 
 def _read_pieces(
-    store: Store,
     pieces: Sequence[_Piece],
     reader: _Reader,
     progress: Callable[[int, int], None] | None,
@@ -210,7 +253,7 @@ def _read_pieces(
 
     def read(piece: _Piece) -> None:
         nonlocal done
-        count = reader.read(store, piece)
+        count = reader.read(piece)
         with lock:
             done += count
             if progress is not None:

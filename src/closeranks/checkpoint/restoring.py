@@ -156,7 +156,8 @@ class _Work:
                 scattered.append((read, target))
             regions.append(Region(read.slice, read.slice_offsets, read.shape, target))
         told = self._told(sum(map(self._size, reads)))
-        retried(lambda: fetch(store, index, regions, told), tries=_TRIES)
+        checks = self._opened.checks(home)
+        retried(lambda: fetch(store, index, regions, told, checks=checks), tries=_TRIES)
         for read, data in scattered:
             _scatter(read, self._needs[read.need], data, self._targets[read.need])
 

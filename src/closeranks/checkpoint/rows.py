@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from closeranks.checkpoint.format import Slice
 from closeranks.checkpoint.image import DTYPES
+
+_WITHOUT_LOCK_FROM_BYTES: Final = 2**15
+"""numpy lets other threads run while it copies; below this the call costs more than the wait."""
 
 
 class Rows(NamedTuple):
@@ -94,7 +97,11 @@ def _copy_part(rows: Rows, row: int, begin: int, data: memoryview, target: memor
     at = rows.at + row * rows.stride
     first, last = max(at, begin), min(at + rows.run, begin + len(data))
     target_at = rows.target_at + row * rows.run + first - at
-    target[target_at : target_at + last - first] = data[first - begin : last - begin]
+    source = data[first - begin : last - begin]
+    if last - first < _WITHOUT_LOCK_FROM_BYTES:
+        target[target_at : target_at + last - first] = source
+    else:
+        np.frombuffer(target, np.uint8, last - first, target_at)[:] = np.frombuffer(source, np.uint8)
 
 
 def _copy_rows(rows: Rows, whole: range, begin: int, data: memoryview, target: memoryview) -> None:

@@ -48,7 +48,7 @@ class Settings(NamedTuple):
     options: Options = Options()
     deadline_s: float = 600.0  # of a save, from its copy to its commit; also of a rank that the others wait for
     randomness: bool = True  # save and restore the global random generators of every rank
-    priority: int = 10  # nice value of the process that writes
+    priority: int = 19  # nice value of the process that writes
 
 
 class Saving:

@@ -14,6 +14,7 @@ from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.inventory import Home
 from closeranks.checkpoint.keeper_homes import open_home
 from closeranks.checkpoint.problems import CheckpointProblem
+from closeranks.checkpoint.reading import Checks
 from closeranks.checkpoint.restore_plan import Rules
 from closeranks.checkpoint.stores.opening import open_store
 from closeranks.train import capture
@@ -106,11 +107,12 @@ class Keeping:
     def _homes(self, message: messages.Load, arenas: Sequence[Arena]) -> list[Home]:
         homes = []
         if arenas:
-            homes.append(Home("memory of this node", 0, ArenaStore(arenas), world=len(arenas)))
+            homes.append(Home("memory of this node", 0, ArenaStore(arenas), world=len(arenas), checks=Checks.FAST))
         if message.tiers:
             for place, tier in enumerate(tiers.parse(Path(message.tiers).read_text(), message.tiers).others, start=1):
                 store = open_home(tier, os.environ.get(tiers.TOKEN_VARIABLE, ""))
-                homes.append(Home(tier.name, place, store, world=message.world))
+                checks = Checks.FAST if tier.kind == "peers" else Checks.STRONG
+                homes.append(Home(tier.name, place, store, world=message.world, checks=checks))
         if message.generation is not None:
             store = open_store(message.store)
             homes.append(Home(message.store, _STORE_TIER, store, CommitLog(store)))

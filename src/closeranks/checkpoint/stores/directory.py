@@ -7,7 +7,7 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from closeranks.checkpoint.files import UNSUPPORTED, Files, Found, RealFiles
 from closeranks.checkpoint.format import IDENTITY_KEY
@@ -17,12 +17,19 @@ from closeranks.checkpoint.stores.errnos import problem_of
 from closeranks.checkpoint.stores.folders import TRIES, Folders
 from closeranks.checkpoint.stores.keys import checked_key, checked_prefix
 from closeranks.checkpoint.stores.listing import Listing
-from closeranks.checkpoint.stores.store import Buffer, Listed, OnPiece
+from closeranks.checkpoint.stores.open_files import OpenFiles
+from closeranks.checkpoint.stores.store import Buffer, Listed, OnPiece, ReadInto
 from closeranks.checkpoint.stores.unfinished import Unfinished
 
 _NO_LINKS: Final = UNSUPPORTED | {errno.EPERM, errno.EMLINK}
 
 T = TypeVar("T")
+
+
+class _Open(NamedTuple):
+    path: Path
+    fd: int
+    found: Found
 
 
 class DirectoryStore:
@@ -85,11 +92,26 @@ class DirectoryStore:
 
     def read_into(self, key: str, begin: int, target: Buffer) -> None:
         """See Store."""
-        view = target.cast("B")
-        with self._opened(key) as (path, fd, found):
-            if begin + len(view) > found.length:
-                raise self._damaged(path, key, f"at least {begin + len(view):,} bytes", f"a file of {found.length:,}")
-            self._read_all(fd, view, begin, (path, key))
+        with self._opened(key) as opened:
+            self._read_range(opened, key, begin, target)
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[ReadInto]:
+        """See Near. An object that is deleted meanwhile can be read to the end."""
+        files = OpenFiles(self._open, self._close)
+
+        def read_into(key: str, begin: int, target: Buffer) -> None:
+            opened = files.get(key)
+            if opened is None:
+                self.read_into(key, begin, target)
+            else:
+                with self._said(f"{opened.path}: reading"):
+                    self._read_range(opened, key, begin, target)
+
+        try:
+            yield read_into
+        finally:
+            files.close()
 
     def read(self, key: str, limit_bytes: int) -> bytes:
         """See Store."""
@@ -120,7 +142,7 @@ class DirectoryStore:
                 self._remove_empty(path.parent)
 
     def close(self) -> None:
-        """Nothing to give back: descriptors live only within a call."""
+        """Nothing to give back: descriptors live only within a call, or until their reader is left."""
 
     # --- creating -----------------------------------------------------------------------------------------------
 
@@ -195,7 +217,15 @@ class DirectoryStore:
         raise AssertionError
 
     @contextlib.contextmanager
-    def _opened(self, key: str) -> Iterator[tuple[Path, int, Found]]:
+    def _opened(self, key: str) -> Iterator[_Open]:
+        opened = self._open(key)
+        try:
+            with self._said(f"{opened.path}: reading"):
+                yield opened
+        finally:
+            self._close(opened)
+
+    def _open(self, key: str) -> _Open:
         path = self._path(key)
         with self._said(f"{path}: reading"):
             try:
@@ -203,12 +233,28 @@ class DirectoryStore:
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise self._damaged(path, key, "a file", "none") from error
             try:
-                found = self._files.find_open(fd)
-                if not found.is_file:
-                    raise self._damaged(path, key, "a file", "something else of that name")
-                yield path, fd, found
-            finally:
+                found = self._find_file(fd, path, key)
+            except BaseException:
                 self._files.close(fd)
+                raise
+            return _Open(path, fd, found)
+
+    def _find_file(self, fd: int, path: Path, key: str) -> Found:
+        found = self._files.find_open(fd)
+        if not found.is_file:
+            raise self._damaged(path, key, "a file", "something else of that name")
+        return found
+
+    def _close(self, opened: _Open) -> None:
+        with self._said(f"{opened.path}: reading"):
+            self._files.close(opened.fd)
+
+    def _read_range(self, opened: _Open, key: str, begin: int, target: Buffer) -> None:
+        view = target.cast("B")
+        path, fd, found = opened
+        if begin + len(view) > found.length:
+            raise self._damaged(path, key, f"at least {begin + len(view):,} bytes", f"a file of {found.length:,}")
+        self._read_all(fd, view, begin, (path, key))
 
     def _read_all(self, fd: int, view: memoryview, begin: int, name: tuple[Path, str]) -> None:
         done = 0

@@ -6,10 +6,11 @@ import bisect
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from closeranks.checkpoint.problems import Damaged, StoreProblem
 from closeranks.checkpoint.stores.keys import checked_key, checked_prefix
-from closeranks.checkpoint.stores.store import Buffer, Listed, OnPiece
+from closeranks.checkpoint.stores.store import Buffer, Listed, OnPiece, ReadInto
 
 PIECE_BYTES = 8 * 2**20
 
@@ -71,6 +72,10 @@ class MemoryStore:
                 object_key=key,
             )
         view[:] = memoryview(data)[begin : begin + len(view)]
+
+    def reader(self) -> AbstractContextManager[ReadInto]:
+        """See Near."""
+        return nullcontext(self.read_into)
 
     def read(self, key: str, limit_bytes: int) -> bytes:
         """See Store."""

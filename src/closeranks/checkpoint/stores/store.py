@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol, runtime_checkable
 
 Buffer = memoryview  # contiguous bytes
 OnPiece = Callable[[int, Buffer], None]  # first byte in the object, the bytes; called from the writing threads
+ReadInto = Callable[[str, int, Buffer], None]  # Store.read_into
 
 
 class Listed(NamedTuple):
@@ -55,4 +57,13 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Give back connections and descriptors."""
+        ...
+
+
+@runtime_checkable
+class Near(Protocol):
+    """What a store has besides when a read of it costs little more than the copy: an open file, memory of this node."""
+
+    def reader(self) -> AbstractContextManager[ReadInto]:
+        """Read many small ranges of a few objects, from several threads; all of them are done when it is left."""
         ...
