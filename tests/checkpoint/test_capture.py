@@ -220,7 +220,7 @@ def seats(count: int) -> Any:
 def test_each_seat_gets_its_own_buffers_and_local_state_and_extra_seats_those_of_k_mod_n(
     readers: int, taken: list[int]
 ) -> None:
-    from checkpoint.through_arena import Save
+    from tests.checkpoint.through_arena import Save
 
     kept = Save(seats(3)[0])
     for seat in range(readers):

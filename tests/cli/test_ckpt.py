@@ -30,6 +30,11 @@ def stored(root):
     return stored
 
 
+@pytest.fixture(autouse=True)
+def _as_wide_as_a_pipe(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)  # make sets it
+
+
 def ckpt(*arguments):
     arguments = ["ckpt", *map(str, arguments)]
     return CliRunner().invoke(app_for(arguments), arguments)
