@@ -193,6 +193,8 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     # A kill leaves the page cache alone and cuts are worked out, so memory does as well as a disk, and is quick.
     where = options.folder or (MEMORY if MEMORY.is_dir() else None)
+    if where is not None:
+        where.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="closeranks-crash-", dir=where) as name:
         folder = Path(name)
         cases: list[Iterator[Case]] = [
