@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _RECEIVE_BYTES = 65536
 _MAX_DESCRIPTORS = 253  # what the kernel lets travel with one message
 _WAKE_AGAIN_S = 0.02
+_LOOK_AGAIN_S = 0.25  # while a poisoned term is not left
 _SUPERVISOR_GONE = 75
 
 
@@ -59,7 +60,7 @@ class Control:
     def _listen(self) -> None:
         decoder = messages.Decoder(messages.SupervisorMessage)
         while True:
-            timeout = _WAKE_AGAIN_S if self._world.needs_waking else None
+            timeout = self._patience_s()
             readable, _, _ = select.select([self._socket], [], [], timeout)
             if not readable:
                 self._world.wake()
@@ -73,6 +74,12 @@ class Control:
             self._descriptors += _descriptors_of(ancillary)
             for message in decoder.feed(data):
                 self._handle(message)  # type: ignore[arg-type]
+
+    def _patience_s(self) -> float | None:
+        """A collective may be launched by a thread that looked for poison right before it came: look again for it."""
+        if self._world.needs_waking:
+            return _WAKE_AGAIN_S
+        return None if self._world.poison is None else _LOOK_AGAIN_S
 
     def _handle(self, message: messages.SupervisorMessage) -> None:
         match message:
