@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-from blake3 import blake3
-
-from closeranks.checkpoint.format import FORMAT, Entry
-from closeranks.checkpoint.problems import Damaged, StoreRefused
+from closeranks.checkpoint.format import Entry
+from closeranks.checkpoint.problems import Damaged
+from closeranks.checkpoint.sealed_json import decoded, sealed
 
 ENTRY_LIMIT_BYTES: Final = 64 << 20  # a manifest of 200,000 writers; more is not read into memory
 
@@ -21,14 +19,9 @@ _WAY_OUT: Final = (
 )
 
 
-class _Versioned(msgspec.Struct):
-    format: int
-
-
 def encode_entry(entry: Entry) -> bytes:
     """The bytes of the entry's object."""
-    line = msgspec.json.encode(entry)
-    return b"%b\n%b\n" % (line, blake3(line).hexdigest().encode())
+    return sealed(entry)
 
 
 def decode_entry(data: bytes, number: int, where: str) -> Entry:
@@ -38,16 +31,11 @@ def decode_entry(data: bytes, number: int, where: str) -> Entry:
         StoreRefused: it was written by a newer version.
         Damaged: it is not what was written there.
     """
-    line, _, rest = data.partition(b"\n")
-    if rest != blake3(line).hexdigest().encode() + b"\n":
-        raise Damaged(f"{where}: the digest in line 2 is not that of line 1; {_WAY_OUT}", object_key=where)
-    try:
-        version = msgspec.json.decode(line, type=_Versioned).format
-        if version > FORMAT:
-            raise StoreRefused(f"{where}: format {version}, expected at most {FORMAT}; use a newer closeranks")
-        entry = msgspec.json.decode(line, type=Entry)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(f"{where}: expected a log entry: {error}; {_WAY_OUT}", object_key=where) from None
+
+    def damaged(problem: str) -> Damaged:
+        return Damaged(f"{where}: {problem}; {_WAY_OUT}", object_key=where)
+
+    entry = decoded(data, Entry, where, "a log entry", damaged)
     if entry.number != number:
-        raise Damaged(f"{where}: expected entry {number}, got entry {entry.number}; {_WAY_OUT}", object_key=where)
+        raise damaged(f"expected entry {number}, got entry {entry.number}")
     return entry

@@ -20,6 +20,7 @@ from closeranks.checkpoint.format import LOG_SUMMARY_PREFIX, Entry
 from closeranks.checkpoint.history import Generation, History
 from closeranks.checkpoint.keys import ENTRY_DIGITS, copy_key, entry_key
 from closeranks.checkpoint.problems import Damaged, StoreProblem, StoreRefused
+from closeranks.checkpoint.sealed_json import first_line, sealed
 from closeranks.checkpoint.stores.store import Store
 
 SUMMARIZED: Final = 512  # entries between two summaries; a shorter rest of a log is read as it is
@@ -64,8 +65,7 @@ def put_summary(store: Store, history: History, newest: Entry) -> None:
     try:
         if store.read(entry_key(history.last), ENTRY_LIMIT_BYTES) != data:
             return
-        line = msgspec.json.encode(_summary(history, blake3(data).hexdigest()))
-        text = b"%b\n%b\n" % (line, blake3(line).hexdigest().encode())
+        text = sealed(_summary(history, blake3(data).hexdigest()))
         if len(text) <= _LIMIT_BYTES:
             store.create(summary_key(history.last), text)
             store.delete(_keys(store)[:-_KEPT])
@@ -84,8 +84,8 @@ def _number(key: str) -> int:
 def _believed(store: Store, key: str) -> History | None:
     number = _number(key)
     try:
-        line, _, rest = store.read(key, _LIMIT_BYTES).partition(b"\n")
-        if rest != blake3(line).hexdigest().encode() + b"\n":
+        line = first_line(store.read(key, _LIMIT_BYTES))
+        if line is None:
             return None
         summary = msgspec.json.decode(line, type=_Summary)
     except (Damaged, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -9,14 +9,12 @@ import math
 import re
 from typing import Any, Final
 
-import blake3 as _blake3
-import msgspec
-
 from closeranks.checkpoint.codec import CODECS
 from closeranks.checkpoint.extents import EXTENT_LIMIT_BYTES
-from closeranks.checkpoint.format import DATA_PREFIX, FORMAT, Extent, ShardIndex, Slice
+from closeranks.checkpoint.format import DATA_PREFIX, Extent, ShardIndex, Slice
 from closeranks.checkpoint.image import DTYPES, IMAGE_LIMIT_BYTES, box_problem
-from closeranks.checkpoint.problems import Damaged, StoreProblem, StoreRefused
+from closeranks.checkpoint.problems import Damaged, StoreProblem
+from closeranks.checkpoint.sealed_json import decoded, sealed
 from closeranks.checkpoint.stores.keys import checked_key
 
 INDEX_LIMIT_BYTES: Final = 2**30  # two million extents; more is not read into memory
@@ -25,14 +23,9 @@ _HEX: Final = re.compile(r"[0-9a-f]*", re.ASCII)
 _XXH3_DIGITS, _BLAKE3_DIGITS = 32, 64
 
 
-class _Versioned(msgspec.Struct):
-    format: int
-
-
 def encode_index(index: ShardIndex) -> bytes:
     """The bytes of the index's object: the same for the same index."""
-    line = msgspec.json.encode(index)
-    return b"%b\n%b\n" % (line, _digest(line))
+    return sealed(index)
 
 
 def decode_index(data: bytes, where: str) -> ShardIndex:
@@ -42,16 +35,7 @@ def decode_index(data: bytes, where: str) -> ShardIndex:
         StoreRefused: a newer version wrote it.
         Damaged: its digest is missing or another one, or its numbers contradict each other.
     """
-    line, _, rest = data.partition(b"\n")
-    if rest != _digest(line) + b"\n":
-        raise _damaged(where, "the digest in line 2 is not that of line 1")
-    try:
-        version = msgspec.json.decode(line, type=_Versioned).format
-        if version > FORMAT:
-            raise StoreRefused(f"{where}: format {version}, expected at most {FORMAT}; use a newer closeranks")
-        index = msgspec.json.decode(line, type=ShardIndex)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _damaged(where, f"expected a shard index: {error}") from None
+    index = decoded(data, ShardIndex, where, "a shard index", lambda problem: _damaged(where, problem))
     problem = index_problem(index)
     if problem:
         raise _damaged(where, problem)
@@ -124,10 +108,6 @@ def is_data_key(key: str) -> bool:
         return checked_key(key, "").startswith(DATA_PREFIX)
     except StoreProblem:
         return False
-
-
-def _digest(line: bytes) -> bytes:
-    return _blake3.blake3(line).hexdigest().encode()
 
 
 def _damaged(where: str, problem: Any) -> Damaged:
