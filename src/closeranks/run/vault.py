@@ -105,13 +105,6 @@ class Vault:
         if snapshot is not None:
             snapshot.close()
 
-    def drop_incomplete(self) -> tuple[Snapshot, ...]:
-        """A member was lost: what it had not delivered will never come. The snapshots that were given up."""
-        torn = tuple(snapshot for snapshot in self._snapshots.values() if not snapshot.complete)
-        for snapshot in torn:
-            self.drop(snapshot.save)
-        return torn
-
     def seal(self, save: int) -> None:
         """The keeper knows the digests: older images are not needed for a restart any more."""
         if save in self._snapshots:
@@ -128,10 +121,6 @@ class Vault:
         """The newest snapshot that a restart can use."""
         sealed = [snapshot for snapshot in self._snapshots.values() if snapshot.sealed]
         return max(sealed, key=lambda snapshot: snapshot.save, default=None)
-
-    def unpublished(self) -> tuple[Snapshot, ...]:
-        """Complete snapshots that no keeper is done with, oldest first."""
-        return tuple(s for s in self._snapshots.values() if s.complete and not s.freed)
 
     def descriptors(self, step: int) -> tuple[int, ...]:
         """The arenas of the snapshot of ``step`` that a restart can use, in the order of the seats."""
