@@ -19,8 +19,6 @@ SLOTS = 2
 class Image:
     """One seat's part of a snapshot."""
 
-    proc: int
-    slot: int
     fd: int
     image_bytes: int
 
@@ -84,7 +82,7 @@ class Vault:
         if proc != worker.proc:
             return None
         fd = os.dup(worker.channels.arena_0 if slot == 0 else worker.channels.arena_1)
-        snapshot.images[worker.seat] = Image(proc=proc, slot=slot, fd=fd, image_bytes=image_bytes)
+        snapshot.images[worker.seat] = Image(fd=fd, image_bytes=image_bytes)
         snapshot.pause_s = max(snapshot.pause_s, pause_s)
         if snapshot.complete:
             snapshot.taken_mono_s = time.monotonic()

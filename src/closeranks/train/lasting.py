@@ -82,7 +82,7 @@ class Lasting:
 
         loop, job = self._loop, self._loop.job
         keeping = job.require_keeping()
-        loss, problem = math.nan, ""
+        loss = math.nan
         with job.rehearsing():
             loaded = keeping.load(message.load, (), (0, loop.world.size))
             problem = loaded.problem
