@@ -1,0 +1,266 @@
+"""What a node's supervisor and the coordinator say to each other, once both have proved that they hold the token.
+
+Frames as in ``frames.py``. The coordinator's words carry its epoch once, in ``Welcome``: a connection belongs to one
+epoch for its whole life. Facts and decisions are those of ``decide/protocol.py``.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from closeranks.decide.protocol import Decision, Fact, ProcEnded, ProcPaused
+from closeranks.events import AnyEvent
+
+
+class _Word(msgspec.Struct, frozen=True, kw_only=True, tag_field="word", forbid_unknown_fields=True):
+    pass
+
+
+class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The leader's clockwork; a node obeys it while it follows this leader."""
+
+    beat_s: float = 0.5  # from one heartbeat of a node to its next
+    lease_s: float = 3.0  # a grant lasts so long from the moment its beat was sent
+    fence_s: float = 1.0  # after its last grant a node kills workers that have not paused by then
+    authority_grace_s: float = 300.0  # training goes on so long without the authority, while all nodes hear each other
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where something listens."""
+
+    host: str
+    port: int
+
+
+# --- node to coordinator ------------------------------------------------------------------------------------------
+
+
+class Introduction(_Word, frozen=True, tag=True):
+    """The first word of a connection."""
+
+    run: str
+    node: str  # "n<rank>"
+    boot: str  # of this supervisor
+    slots: int  # workers that it can hold
+    host: str  # under which other nodes reach it
+    probe_port: int  # where it answers probes
+    domains: dict[str, str]  # level to name, e.g. {"rack": "r7"}
+    hostname: str
+    versions: dict[str, str]
+    follows: int = 0  # epoch of the leader from which it still holds a grant; 0: none
+
+
+class KnownProc(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A process of this node, as its supervisor knows it."""
+
+    proc: int
+    seat: int | None
+    incarnation: int | None
+    stage: str  # a decide.state.Stage; "interrupted" by its node: told to leave its attempt, not heard of since
+    term: int  # the last that it was seated under, else that it was started for
+    newcomer: bool  # joined a group that was training
+    replicated: bool
+    settled: bool
+    looped: bool  # it has been in its loop as a member: its state is the job's
+    paused: ProcPaused | None = None  # the newest
+    groups: str = ""
+    digest: str = ""
+    restored_step: int = -1
+
+
+class Report(_Word, frozen=True, tag=True):
+    """Everything that a new coordinator has to know of this node."""
+
+    procs: tuple[KnownProc, ...]
+    ended: tuple[ProcEnded, ...]  # the last that ended here, so that an end seen by nobody is not lost
+    closed_step: int  # newest step closed by all seats of this node, -1: none
+    library: bool
+    memo: bytes = b""  # the newest of any leader, see Memo
+    memo_epoch: int = 0
+    memo_seq: int = 0
+    failed: str = ""  # this node cannot take workers: what its preflight found
+
+
+class SeatSign(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Vitals of one seat; ages instead of times, for clocks differ."""
+
+    proc: int
+    seat: int
+    still_s: float  # since its page last moved
+    doing: int
+    term: int
+    step: int
+    attempt: int
+    closed_step: int
+    entered: int
+    returned: int
+    operation: int
+    operation_bytes: int
+    section_hash: int
+    own_s: float
+    rehearsed_s: float
+    asked: bool  # it was told to end
+
+
+class ClosedHere(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A step that every seat of this node has closed."""
+
+    step: int
+    duration_s: float  # from the first open to the last close here
+
+
+class Beat(_Word, frozen=True, tag=True):
+    """A heartbeat and a summary of vitals. Answered by Granted at once."""
+
+    number: int
+    signs: tuple[SeatSign, ...] = ()
+    closed: tuple[ClosedHere, ...] = ()  # since the last beat
+    open_step: int = 0  # highest that a seat here has opened or is about to
+
+
+class Heard(_Word, frozen=True, tag=True):
+    """A fact of this node."""
+
+    fact: Fact
+
+
+class TermStoreOpened(_Word, frozen=True, tag=True):
+    """Answer to OpenStore; with a problem there is no store."""
+
+    term: int
+    address: Address
+    problem: str = ""
+
+
+class Reached(_Word, frozen=True, tag=True):
+    """Answer to Reach: whether a connection to the address came about."""
+
+    nonce: int
+    problem: str = ""
+
+
+class Probed(_Word, frozen=True, tag=True):
+    """Answer to Probe: see nodes/probes.py for the findings."""
+
+    nonce: int
+    finding: str
+    detail: str = ""
+
+
+class Confirmed(_Word, frozen=True, tag=True):
+    """Answer to Confirm: what a question to the process and a look at it gave."""
+
+    proc: int
+    answered: bool
+    busy: bool
+
+
+class SeatFacts(_Word, frozen=True, tag=True):
+    """What preflight compares, of one process that joined."""
+
+    proc: int
+    seat: int | None
+    facts: dict[str, str]
+
+
+class Spoken(_Word, frozen=True, tag=True):
+    """For every node's journal: something of general interest that happened here."""
+
+    event: AnyEvent
+
+
+class Farewell(_Word, frozen=True, tag=True):
+    """This supervisor ends; its workers have ended."""
+
+    reason: str
+
+
+FromNode = (
+    Introduction
+    | Report
+    | Beat
+    | Heard
+    | TermStoreOpened
+    | Reached
+    | Probed
+    | Confirmed
+    | SeatFacts
+    | Spoken
+    | Farewell
+)
+
+
+# --- coordinator to node ------------------------------------------------------------------------------------------
+
+
+class Welcome(_Word, frozen=True, tag=True):
+    """The node is accepted. It answers with a Report, and beats from now on."""
+
+    epoch: int
+    leader: str  # its node
+    times: Times
+    term: int  # newest of the run: what belongs to an older one is stale
+
+
+class TurnedAway(_Word, frozen=True, tag=True):
+    """The node is not accepted; ``final``: it must not try again."""
+
+    reason: str
+    final: bool
+
+
+class Granted(_Word, frozen=True, tag=True):
+    """The beat was heard: act until the moment it was sent plus ``lease_s``."""
+
+    number: int
+
+
+class Do(_Word, frozen=True, tag=True):
+    """Carry out a decision, as far as it concerns this node's processes. ``store``: of StartGroup and BeginTerm."""
+
+    decision: Decision
+    store: Address | None = None
+
+
+class OpenStore(_Word, frozen=True, tag=True):
+    """Open the rendezvous store of this term here."""
+
+    term: int
+
+
+class Reach(_Word, frozen=True, tag=True):
+    """Try to connect to this address."""
+
+    nonce: int
+    address: Address
+
+
+class Probe(_Word, frozen=True, tag=True):
+    """Look whether that node's supervisor answers you."""
+
+    nonce: int
+    node: str
+    boot: str
+    address: Address
+
+
+class Confirm(_Word, frozen=True, tag=True):
+    """Ask that process and look at it."""
+
+    proc: int
+
+
+class Memo(_Word, frozen=True, tag=True):
+    """Keep this for the next leader: budgets, and whatever cannot be seen from outside. The newest wins."""
+
+    seq: int
+    memo: bytes
+
+
+class Dismissed(_Word, frozen=True, tag=True):
+    """Every process of this node was replaced while it was out of reach: end them; the node is welcome as a spare."""
+
+    procs: tuple[int, ...]
+
+
+FromCoordinator = Welcome | TurnedAway | Granted | Do | OpenStore | Reach | Probe | Confirm | Memo | Dismissed
