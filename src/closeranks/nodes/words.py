@@ -82,11 +82,11 @@ class Report(_Word, frozen=True, tag=True):
 
 
 class SeatSign(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Vitals of one seat; ages instead of times, for clocks differ."""
+    """Vitals of one seat, as in ``signs.Reading``. Times are CLOCK_MONOTONIC of its node."""
 
     proc: int
     seat: int
-    still_s: float  # since its page last moved
+    moved_ns: int
     doing: int
     term: int
     step: int
@@ -97,8 +97,8 @@ class SeatSign(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     operation: int
     operation_bytes: int
     section_hash: int
-    own_s: float
-    rehearsed_s: float
+    own_ns: int
+    rehearsed_ns: int
     asked: bool  # it was told to end
 
 
@@ -113,9 +113,11 @@ class Beat(_Word, frozen=True, tag=True):
     """A heartbeat and a summary of vitals. Answered by Granted at once."""
 
     number: int
+    sent_ns: int  # CLOCK_MONOTONIC of the node
     signs: tuple[SeatSign, ...] = ()
     closed: tuple[ClosedHere, ...] = ()  # since the last beat
     open_step: int = 0  # highest that a seat here has opened or is about to
+    quiet_s: float = 0.0  # since a process here printed something: the only sign of scripts without the library
 
 
 class Heard(_Word, frozen=True, tag=True):
@@ -250,6 +252,12 @@ class Confirm(_Word, frozen=True, tag=True):
     proc: int
 
 
+class StopAt(_Word, frozen=True, tag=True):
+    """An orderly stop: every seat leaves its loop once this step is closed."""
+
+    step: int
+
+
 class Memo(_Word, frozen=True, tag=True):
     """Keep this for the next leader: budgets, and whatever cannot be seen from outside. The newest wins."""
 
@@ -263,4 +271,4 @@ class Dismissed(_Word, frozen=True, tag=True):
     procs: tuple[int, ...]
 
 
-FromCoordinator = Welcome | TurnedAway | Granted | Do | OpenStore | Reach | Probe | Confirm | Memo | Dismissed
+FromCoordinator = Welcome | TurnedAway | Granted | Do | StopAt | OpenStore | Reach | Probe | Confirm | Memo | Dismissed
