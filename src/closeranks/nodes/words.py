@@ -22,6 +22,10 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     host: str
     port: int
 
+    def __str__(self) -> str:
+        """``host:port``, an IPv6 address in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 # --- node to coordinator ------------------------------------------------------------------------------------------
 
