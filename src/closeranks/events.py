@@ -77,6 +77,14 @@ class PreflightDone(Event, frozen=True, tag=True):
     findings: tuple[str, ...]
 
 
+class CoordinatorChanged(Event, frozen=True, tag=True):
+    """Another process decides from now on; what an earlier epoch still says is refused."""
+
+    epoch: int
+    node: str
+    reason: str
+
+
 class SignalReceived(Event, frozen=True, tag=True):
     """The supervisor was told to end the run."""
 
@@ -419,6 +427,7 @@ class HookRan(Event, frozen=True, tag=True):
 AnyEvent = (
     RunStarted
     | PreflightDone
+    | CoordinatorChanged
     | SignalReceived
     | RunEnded
     | ProcessStarted

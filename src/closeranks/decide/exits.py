@@ -125,4 +125,6 @@ def _how(fact: ProcEnded) -> str:
         return "cannot be ended and was fenced"
     if fact.signal is not None:
         return f"was ended by {signal_name(fact.signal)}"
+    if fact.code is None:
+        return "is gone, and nobody saw how"
     return f"exited with code {fact.code}"

@@ -12,6 +12,7 @@ from closeranks.events import (
     CheckpointCommitted,
     CheckpointsRetired,
     CheckpointVerified,
+    CoordinatorChanged,
     DeadlineChanged,
     Decided,
     Diagnosed,
@@ -178,6 +179,8 @@ def _describe_trouble(event: AnyEvent) -> str:
             return f"incident {event.incident} opened: {event.summary}"
         case IncidentWidened():
             return f"incident {event.incident} widened: {event.summary}"
+        case CoordinatorChanged():
+            return f"{event.node} is the coordinator, epoch {event.epoch}: {event.reason}"
         case HookRan():
             return f"hook of incident {event.incident} ({event.edge}): {event.problem or 'started'}"
     return ""
