@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from world import STEP_S, TICK_S, Sim, World
+from world import Sim, World
 
 from closeranks.decide import memo as memos
 from closeranks.decide.adoption import Known, KnownNode, adopt
 from closeranks.decide.protocol import (
     BeginTerm,
     EndAfterStep,
+    EndRun,
     GoOn,
     GroupLoaded,
     InterruptTerm,
@@ -156,6 +157,8 @@ class NodeWorld(World):
             return
         for sim in self._here(node.name):
             kept = self.kept[sim.number]
+            if sim.alive and sim.frozen and sim.seat is not None:
+                self.after(1.0, lambda sim=sim: self.kill(sim.number))
             if sim.acts and not sim.paused and kept.stage not in ("started", "joined", "warm"):
                 peers = self._members(sim.term)
                 self._pause(sim, sim.term)
@@ -229,6 +232,12 @@ class NodeWorld(World):
         else:
             self.nodes[self.where[sim.number]].ended.append(fact)
         self.feed(fact)
+
+    def _suspect(self, sim: Sim) -> None:
+        if self.hears(sim.number):
+            super()._suspect(sim)
+        elif sim.alive and sim.frozen:
+            self.after(1.0, lambda: self._suspect(sim))
 
     def _check(self, decision: object) -> None:
         super()._check(decision)
@@ -329,6 +338,10 @@ class NodeWorld(World):
             self.kept[sim.number].stage = "resuming" if sim.ready else "building"
         if len(told) == self.settings.seats:
             super().do_go_on(decision)
+            return
+        for sim in told:  # they open an attempt, and hang in its first collective
+            if sim.ready:
+                self.after(0.01, lambda sim=sim: self._say(sim, ProcResumed(proc=sim.number, term=decision.term)))
 
     def do_interrupt_term(self, decision: InterruptTerm) -> None:
         heard = tuple(n for n in decision.procs if self.hears(n)) if self.decided(decision) else ()
@@ -372,8 +385,17 @@ class NodeWorld(World):
         connected = [node for node in self.nodes.values() if node.up and not node.cut]
         if not connected:
             self.leaderless = True
-            self.after(1.0, self.succeed)
+            if any(node.up for node in self.nodes.values()):
+                self.after(1.0, self.succeed)
+            else:
+                self.ended = EndRun(outcome="failed", exit_code=1, reason="no node is left to decide anything")
             return
+        for node in self.nodes.values():
+            if node.cut:  # the new coordinator has to find out for itself
+                node.told_lost = False
+                for sim in self._here(node.name):
+                    sim.told_end = False
+                self.after(5.0, lambda node=node: self.declare_lost(node) if node.cut else None)
         known = Known(
             epoch=self.epoch,
             leader=connected[0].name,
@@ -394,7 +416,7 @@ class NodeWorld(World):
             saved_step=self.saved_step,
             **self.record,
         )
-        self.adopted = known
+        self.facts.append((known, self.now_s))
         self.state, decisions = adopt(self.settings, known, self.now_s)
         self.carry_out(decisions)
         self._keep_memo()
@@ -406,6 +428,3 @@ class NodeWorld(World):
             if not isinstance(decision, Note):
                 self._check(decision)
                 self.doers[type(decision)](decision)
-
-
-__all__ = ["STEP_S", "TICK_S", "NodeWorld", "SimNode"]

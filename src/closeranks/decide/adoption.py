@@ -80,8 +80,9 @@ def _carried(settings: Settings, known: Known, now_s: float) -> State:
         next_incident=max(old.next_incident, known.incidents + 1),
         procs={},
         nodes=_nodes(known, old),
+        lost_nodes={name: node for name, node in old.lost_nodes.items() if name not in {n.name for n in known.nodes}},
         places=known.places,
-        incarnations=_incarnations(known, procs),
+        incarnations=_incarnations(known, old, procs),
         library=old.library or any(p.stage != Stage.STARTED for p in procs),
         group=_group(known, old, now_s),
         saved_step=old.saved_step if known.saved_step is None else known.saved_step,
@@ -93,19 +94,22 @@ def _carried(settings: Settings, known: Known, now_s: float) -> State:
 
 def _nodes(known: Known, old: State) -> dict[str, Node]:
     there = {n.name: Node(name=n.name, slots=n.slots, domains=dict(n.domains)) for n in known.nodes}
+    # A node that was lost under this very term cannot be a member of it again. Of an older one it could.
+    lost = old.lost_nodes if old.group.term == known.term else {}
     for name, seats in Counter(known.places).items():
-        if name not in there:
+        if name not in there and name not in lost:
             node = old.nodes.get(name, Node(name=name, slots=seats))
             there[name] = replace(node, silent=True)
     return there
 
 
-def _incarnations(known: Known, procs: list[KnownProc]) -> tuple[int, ...]:
-    newest = list(known.incarnations)
+def _incarnations(known: Known, old: State, procs: list[KnownProc]) -> tuple[int, ...]:
+    newest = [max(numbers) for numbers in zip(known.incarnations, old.incarnations or known.incarnations, strict=True)]
     for proc in procs:
         if proc.seat is not None and proc.seat < len(newest):
             newest[proc.seat] = max(newest[proc.seat], proc.incarnation or 0)
-    return tuple(newest)
+    # The last coordinator may have given one more to each seat, of which nobody who is here has heard.
+    return tuple(number + 1 for number in newest)
 
 
 def _group(known: Known, old: State, now_s: float) -> Group:
@@ -158,9 +162,8 @@ def _take_over(turn: Turn, known: Known) -> None:
         turn.update_group(term=0)
         membership.begin_when_joined(turn)
         return
-    for proc in missing:
-        if turn.state.life is not Life.ENDED:
-            exits.ended(turn, turn.state.procs[proc.proc], fates[proc.proc])
+    if missing:
+        _meet_losses(turn, missing, fates)
     _go_on(turn)
 
 
@@ -180,10 +183,10 @@ def _seat_members(turn: Turn, known: Known) -> list[Proc]:
             continue
         proc = _unheard(turn, known, seat)
         turn.put(proc)
-        if turn.reaches(proc):
+        if proc.stage is Stage.INTERRUPTED:
             missing.append(proc)
     seats = {p.seat for p in missing if p.seat is not None} if turn.state.group.looped else set()
-    for proc, node in sorted(told.values(), key=lambda item: item[0].proc):
+    for proc, node in sorted(told.values(), key=lambda item: -item[0].proc):  # the newest take the seats
         reports.take_stray(turn, proc, node, frozenset(seats))
         if proc.proc in turn.state.procs and turn.state.procs[proc.proc].stage is not Stage.DOOMED:
             seats.discard(proc.seat if proc.seat is not None else -1)
@@ -200,18 +203,39 @@ def _member(turn: Turn, known: Known, seat: int, told: KnownProc, node: str) -> 
 
 def _unheard(turn: Turn, known: Known, seat: int) -> Proc:
     """A member as it should be: of a node that does not answer, or one that is not there any more."""
-    node, looped = turn.state.nodes[known.places[seat]], turn.state.group.looped
-    expected = Stage.LOOPING if looped else Stage.BUILDING
+    node = turn.state.nodes.get(known.places[seat])
+    expected = Stage.LOOPING if turn.state.group.looped else Stage.BUILDING
     return Proc(
         proc=known.members[seat],
-        node=node.name,
-        stage=expected if node.silent else Stage.INTERRUPTED,
+        node=known.places[seat],
+        stage=expected if node is not None and node.silent else Stage.INTERRUPTED,
         since_s=turn.now_s,
         seat=seat,
         incarnation=known.incarnations[seat],
         term=known.term,
         holds_state=True,
     )
+
+
+def _meet_losses(turn: Turn, missing: list[Proc], fates: dict[int, ProcEnded]) -> None:
+    """Members ended while there was no coordinator."""
+    members = membership.occupants(turn.state).values()
+    if all(p in members for p in missing) and (len(missing) == 1 or all(f.code == 0 for f in fates.values())):
+        for proc in missing:
+            if turn.state.life is not Life.ENDED:
+                exits.ended(turn, turn.state.procs[proc.proc], fates[proc.proc])
+        return
+    first = next((f for f in fates.values() if f.code or f.signal), fates[missing[0].proc])
+    told = ", ".join(exits.account(proc, fates[proc.proc]) for proc in missing)
+    found = Trouble(
+        seen=Seen.COORDINATOR,
+        detail=f"while there was no coordinator, {told}",
+        seats=tuple(sorted(p.seat for p in missing if p.seat is not None)),
+        code=first.code,
+        signal=first.signal,
+        crash=first.crash,
+    )
+    trouble.meet(turn, found, gone=tuple(missing))
 
 
 # --- going on ---------------------------------------------------------------------------------------------------

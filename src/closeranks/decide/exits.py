@@ -93,7 +93,7 @@ def _failed(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
 def _trouble(proc: Proc, fact: ProcEnded) -> Trouble:
     return Trouble(
         seen=Seen.EXIT if fact.crash is None else Seen.EXCEPTION,
-        detail=f"{_name(proc)} {_how(fact)}",
+        detail=account(proc, fact),
         seats=() if proc.seat is None else (proc.seat,),
         proc=proc.proc,
         code=fact.code,
@@ -110,6 +110,11 @@ def _left_early(proc: Proc, fact: ProcEnded) -> Trouble:
         proc=proc.proc,
         left_at_step=fact.left_at_step,
     )
+
+
+def account(proc: Proc, fact: ProcEnded) -> str:
+    """Who ended, and how."""
+    return f"{_name(proc)} {_how(fact)}"
 
 
 def _name(proc: Proc) -> str:

@@ -58,8 +58,7 @@ def take_stray(turn: Turn, known: KnownProc, node: str, vacant: frozenset[int]) 
     """A process that the coordinator had not known: a spare, a newcomer for a vacant seat, or one that must end."""
     proc = as_told(known, node, turn.now_s)
     fresh = proc.stage in _NOT_SEATED
-    wanted = known.seat in vacant and known.newcomer and known.incarnation == turn.state.incarnations[known.seat]
-    if fresh and (known.seat is None or wanted):
+    if fresh and (known.seat is None or (known.newcomer and known.seat in vacant)):
         turn.put(replace(proc, term=turn.state.term + 1))
     else:
         membership.isolate(turn, proc, "it belongs to no seat of the newest term", capture_stack=False)
