@@ -83,13 +83,36 @@ def test_a_server_that_was_killed_and_comes_back_has_the_value(tmp_path):
 
 
 @contextlib.asynccontextmanager
+async def served(handle):
+    """The port of a server; it is left when all its connections are closed."""
+    handlers = set()
+
+    async def handle_and_close(reader, writer):
+        handlers.add(asyncio.current_task())
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await handle(reader, writer)
+        await closed(writer)
+
+    server = await asyncio.start_server(handle_and_close, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+        await asyncio.gather(*handlers)
+
+
+async def closed(writer):
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
 async def forgetful(port):
     """A way to the server on which the first answer is lost, after the server has done what it was asked."""
     lost = []
 
     async def pass_on(reader, writer):
         there, thither = await asyncio.open_connection("127.0.0.1", port)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
@@ -99,12 +122,11 @@ async def forgetful(port):
                     lost.append(answer)
                     break
                 writer.write(answer)
-        writer.close()
-        thither.close()
+        finally:
+            await closed(thither)
 
-    server = await asyncio.start_server(pass_on, "127.0.0.1", 0)
-    async with server:
-        yield server.sockets[0].getsockname()[1], lost
+    async with served(pass_on) as way:
+        yield way, lost
 
 
 @needs_etcd
@@ -137,27 +159,17 @@ def test_an_authority_that_is_not_there_is_reported_within_the_bound(monkeypatch
 def test_something_else_on_the_port_is_no_authority(monkeypatch):
     monkeypatch.setattr(module, "ANSWER_S", 0.3)
 
-    handlers = set()
-
     async def chatter(reader, writer):
-        handlers.add(asyncio.current_task())
-        with contextlib.suppress(OSError):
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 2**22)
-            await writer.drain()
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 2**22)
+        await writer.drain()
 
     async def script():
-        server = await asyncio.start_server(chatter, "127.0.0.1", 0)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
+        async with served(chatter) as port:
             register = EtcdRegister(Cluster((f"http://127.0.0.1:{port}",)), "run")
             with pytest.raises(RegisterError, match="more than 2,097,152 bytes"):
                 await register.read()
             await register.close()
-            await asyncio.gather(*handlers)
 
     asyncio.run(script())
 
