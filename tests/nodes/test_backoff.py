@@ -1,11 +1,12 @@
 import random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from closeranks.nodes.backoff import Backoff, wait_s
 
 
+@settings(max_examples=50)
 @given(st.integers(1, 10**9), st.integers())
 def test_no_wait_is_longer_than_its_bound_or_negative(failures, seed):
     backoff = Backoff(first_s=0.05, ceiling_s=2.0)

@@ -5,7 +5,7 @@ import socket
 import sys
 
 import pytest
-from tests.nodes.stand import KEYS, Leader, Node, leave, met, proven, rest, soon
+from tests.nodes.stand import Leader, Node, leave, met, proven, rest, soon
 
 from closeranks import frames
 from closeranks.nodes import link, words
@@ -242,4 +242,3 @@ def test_a_peer_is_named_by_its_address():
             assert node.caller.connection.peer == str(leader.listener.address)
 
     asyncio.run(talk())
-    assert KEYS.tls is None
