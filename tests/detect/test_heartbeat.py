@@ -122,7 +122,6 @@ def test_the_deadline_stays_within_its_bounds_and_statistics_are_those_of_the_in
 
 
 @settings(max_examples=50)
-@settings(max_examples=50)
 @given(st.lists(st.floats(0.01, 5.0), min_size=1, max_size=40))
 def test_whoever_looks_when_told_finds_every_silence_beyond_its_deadline_and_no_other(gaps_s):
     pulse, now_s = first_pulse("n1", BOUNDS, 0.0), 0.0
