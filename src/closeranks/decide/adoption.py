@@ -162,12 +162,14 @@ def _take_over(turn: Turn, known: Known) -> None:
     if before is Life.CLEARING:
         for proc in missing:
             turn.drop(proc)
+        for proc in missing:
+            turn.drop(proc)
         trouble.clear_again(turn, "the coordinator was lost while the group was to end")
         return
     if not missing and all(p.stage in (Stage.STARTED, Stage.JOINED) for p in members) and not _silent(turn):
         turn.update(life=Life.JOINING, term=turn.state.term + 1)
-        turn.update_group(term=0)
-        membership.begin_when_joined(turn)
+        turn.update_group(term=0, joined_s=None)
+        reports.seats_joined(turn)
         return
     reports.meet_losses(turn, gone, Seen.COORDINATOR, _MEANWHILE)
     _go_on(turn)

@@ -60,6 +60,8 @@ def take_stray(turn: Turn, known: KnownProc, node: str, vacant: frozenset[int]) 
     fresh = proc.stage in _NOT_SEATED
     if fresh and (known.seat is None or (known.newcomer and known.seat in vacant)):
         turn.put(replace(proc, term=turn.state.term + 1))
+        if known.seat is not None:
+            membership.note_place(turn, known.seat, node)
     else:
         membership.isolate(turn, proc, "it belongs to no seat of the newest term", capture_stack=False)
 
@@ -130,11 +132,18 @@ def _take(turn: Turn, proc: Proc, known: KnownProc) -> bool:
     return (told.stage, told.term) == (proc.stage, proc.term)
 
 
+def seats_joined(turn: Turn) -> None:
+    """Do what the first of a group's seats to join brings about, if one has."""
+    if any(p.stage is Stage.JOINED for p in membership.occupants(turn.state).values()):
+        turn.update(library=True)
+        exits.seat_joined(turn)
+
+
 def _go_on(turn: Turn, node: str) -> None:
     """Do what had to wait for the node."""
     life = turn.state.life
     if life is Life.JOINING:
-        membership.begin_when_joined(turn)
+        seats_joined(turn)
     elif life is Life.RUNNING:
         membership.note_arrival(turn)
         endings.leave_if_finished(turn)
