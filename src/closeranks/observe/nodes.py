@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -62,10 +63,13 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True):
     sittings: tuple[Sitting, ...] = ()
 
 
+NO_NODES: Final = Nodes()
+
+
 def nodes_of(merged: Merged) -> Nodes:
     """Look at a merged stream and the journals that it came from."""
     if merged.clocks is None:
-        return Nodes()
+        return NO_NODES
     began_s = merged.records[0].mono_s
     rows = [_row(merged, number, began_s) for number in range(len(merged.journals))]
     rows += [_absent(merged, node, began_s) for node in merged.absent]
@@ -74,11 +78,6 @@ def nodes_of(merged: Merged) -> Nodes:
         coordinators=tuple(_coordinators(merged.records, began_s)),
         sittings=tuple(_sittings(merged.records, began_s)),
     )
-
-
-def seat_text(sittings: Sequence[Sitting], seat: int) -> str:
-    """``n1, n2``: the nodes that a seat was on, in order."""
-    return ", ".join(sitting.node or "unknown" for sitting in sittings if sitting.seat == seat)
 
 
 def seats_on(sittings: Sequence[Sitting], node: str) -> str:
@@ -94,6 +93,11 @@ def seats_on(sittings: Sequence[Sitting], node: str) -> str:
         when = " ".join(part for part in (since, until) if part)
         texts.append(f"{sitting.seat} ({when})" if when else str(sitting.seat))
     return ", ".join(texts)
+
+
+def span_text(row: NodeRow) -> str:
+    """From when to when a node's journal tells."""
+    return "missing" if row.from_s is None or row.to_s is None else f"{row.from_s:.1f} to {row.to_s:.1f}"
 
 
 def coordinator_text(row: CoordinatorRow) -> str:
