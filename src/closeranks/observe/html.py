@@ -41,7 +41,7 @@ vertical-align:3px;margin-left:8px}
 svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:12px}
 svg .lane{fill:var(--ink)}svg rect{shape-rendering:crispEdges}svg .grid{stroke:var(--line);stroke-width:1}
 svg .mark{stroke:var(--stalled);stroke-width:1;stroke-dasharray:3 3}
-svg .takeover{stroke:var(--start-up);stroke-width:1;stroke-dasharray:1 3}svg .node{fill:#fff;font-size:11px}
+svg .takeover{stroke:var(--start-up);stroke-width:1.5;stroke-dasharray:2 3}svg .node{fill:#fff;font-size:11px}
 svg polyline{fill:none;stroke:var(--start-up);stroke-width:1.6;stroke-linejoin:round;stroke-linecap:round}
 .useful{fill:var(--useful);background:var(--useful)}.repeated{fill:var(--repeated);background:var(--repeated)}
 .stalled{fill:var(--stalled);background:var(--stalled)}.start-up{fill:var(--start-up);background:var(--start-up)}

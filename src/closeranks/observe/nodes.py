@@ -33,7 +33,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     from_s: float | None  # first and last record
     to_s: float | None
     clock: str  # how its times were placed; "" without a journal
-    decisions_missed: int  # that other journals hold between its first and its last record
+    decisions_missed: int  # that other journals hold, between the first that it heard and its last record
     events: tuple[str, ...]  # accepted, cut off, gone, ended: what became of it, in order
 
 
@@ -43,7 +43,7 @@ class CoordinatorRow(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     node: str
     at_s: float  # of its first decision, since the job began
-    reason: str  # "" if its first record is in no journal at hand
+    reason: str  # "" if no journal at hand tells
 
 
 class Sitting(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +127,7 @@ def _row(merged: Merged, number: int, began_s: float) -> NodeRow:
         from_s=min(times_s),
         to_s=max(times_s),
         clock=how,
-        decisions_missed=_missed(merged.records, journal, min(times_s) + began_s, max(times_s) + began_s),
+        decisions_missed=_missed(merged.records, journal, max(times_s) + began_s),
         events=tuple(text for _, text in sorted(told)),
     )
 
@@ -171,31 +171,30 @@ def _told_of(records: Sequence[Record], node: str, boot: str, began_s: float) ->
         yield at_s, f"{at_s:.1f} s: {'accepted' if isinstance(event, NodeAccepted) else f'gone, {event.detail}'}"
 
 
-def _missed(records: Sequence[Record], journal: NodeJournal, from_s: float, to_s: float) -> int:
-    heard = {(record.stamp.epoch, record.stamp.seq) for record in journal.records if record.stamp is not None}
-    return sum(
-        record.stamp is not None
-        and from_s <= record.mono_s <= to_s
-        and (record.stamp.epoch, record.stamp.seq) not in heard
-        for record in records
-    )
+def _missed(records: Sequence[Record], journal: NodeJournal, to_s: float) -> int:
+    heard = {_key(record) for record in journal.records if record.stamp is not None}
+    decided = [record for record in records if record.stamp is not None]
+    first = next((number for number, record in enumerate(decided) if _key(record) in heard), len(decided))
+    return sum(record.mono_s <= to_s and _key(record) not in heard for record in decided[first:])
+
+
+def _key(record: Record) -> tuple[int, int]:
+    return (0, 0) if record.stamp is None else (record.stamp.epoch, record.stamp.seq)
 
 
 # --- over time --------------------------------------------------------------------------------------------------
 
 
 def _coordinators(records: Sequence[Record], began_s: float) -> Iterator[CoordinatorRow]:
-    seen: set[int] = set()
+    firsts: dict[int, Record] = {}
+    reasons: dict[int, str] = {}
     for record in records:
-        if record.stamp is None or record.stamp.epoch in seen:
-            continue
-        seen.add(record.stamp.epoch)
-        yield CoordinatorRow(
-            epoch=record.stamp.epoch,
-            node=record.stamp.node,
-            at_s=record.mono_s - began_s,
-            reason=record.event.reason if isinstance(record.event, CoordinatorBegan) else "",
-        )
+        if record.stamp is not None:
+            firsts.setdefault(record.stamp.epoch, record)
+            if isinstance(record.event, CoordinatorBegan):
+                reasons[record.stamp.epoch] = record.event.reason
+    for epoch, first in firsts.items():
+        yield CoordinatorRow(epoch=epoch, node=first.node, at_s=first.mono_s - began_s, reason=reasons.get(epoch, ""))
 
 
 def _sittings(records: Sequence[Record], began_s: float) -> Iterator[Sitting]:
