@@ -7,11 +7,12 @@ ends of processes that others speak of are put in its place, so that every secon
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from closeranks.events import Account, AnyEvent, Category, Record, RunEnded, RunStarted, StepClosed
+from closeranks.events import Account, AnyEvent, Category, Event, Record, RunEnded, RunStarted, StepClosed
 from closeranks.observe.clocks import Clock, Clocks, clocks_of
 from closeranks.observe.history import is_of_several_nodes
 from closeranks.observe.missing import absent_nodes, missing_journals, placed_by_wall, told_nothing, unread_decisions
@@ -132,12 +133,15 @@ def _mono_s(record: Record) -> float:
 
 def _in_job_time(record: Record, clock: Clock, job_s: float) -> Record:
     event = record.event
-    changes: dict[str, object] = {
-        name: clock.job_s(getattr(event, name)) for name in event.__struct_fields__ if name.endswith("_mono_s")
-    }
+    changes: dict[str, object] = {name: clock.job_s(getattr(event, name)) for name in _instants_in(type(event))}
     if isinstance(event, Account):
         changes["seconds"] = _scaled(event, clock)
     return _with_event(record, _changed(event, changes) if changes else event, job_s)
+
+
+@functools.cache
+def _instants_in(kind: type[Event]) -> tuple[str, ...]:
+    return tuple(name for name in kind.__struct_fields__ if name.endswith("_mono_s"))
 
 
 def _scaled(account: Account, clock: Clock) -> dict[Category, float]:
