@@ -183,6 +183,31 @@ def test_the_end_is_what_the_newest_coordinator_said():
     assert any("stopped, cut off" in text for row in nodes_of(merged).rows for text in row.events)
 
 
+def with_own_ends(journals, **reasons):
+    """No decision tells of the end: each node writes its own."""
+    found = []
+    for journal in journals:
+        kept = tuple(record for record in journal.records if not isinstance(record.event, RunEnded))
+        if journal.node in reasons:
+            end = RunEnded(outcome="stopped", exit_code=1, reason=reasons[journal.node])
+            kept += (msgspec.structs.replace(kept[-1], event=end, stamp=None, mono_s=kept[-1].mono_s + 0.1),)
+        found.append(msgspec.structs.replace(journal, records=kept))
+    return found
+
+
+def test_without_a_decided_end_the_reason_is_that_of_the_coordinators_node():
+    tape, nodes = run_that_lost_a_node()
+    journals = with_own_ends(split(tape.records, nodes), n0="the true one", n1="told to", n3="told to")
+    (end,) = of_kind(merge(journals).records, RunEnded)  # n2 died, and wrote none
+    assert end.reason == "the true one"
+
+
+def test_a_job_goes_on_while_a_node_that_belongs_to_it_has_not_ended():
+    tape, nodes = run_that_lost_a_node()
+    journals = with_own_ends(split(tape.records, nodes), n2="cut off", n0="told to", n3="told to")
+    assert of_kind(merge(journals).records, RunEnded) == []
+
+
 # --- what is missing --------------------------------------------------------------------------------------------
 
 
