@@ -98,7 +98,7 @@ def split(records, nodes, leaders=(("n0", 0.0),), seed=0):
         spares = 0 if node.seats else first.event.spares
         node.write(first.mono_s, first, msgspec.structs.replace(first.event, spares=spares))
         started = NodeStarted(
-            rank=rank, nodes=len(nodes), slots=2, seats=node.seats, boot=f"boot-{node.name}", hostname=f"host-{rank}"
+            rank=rank, nodes=len(nodes), slots=2, boot=f"boot-{node.name}", hostname=f"host-{rank}"
         )
         node.write(first.mono_s + 0.001, first, started)
     teller.decide(first, CoordinatorBegan(reason="the first"), first.mono_s + 0.01)

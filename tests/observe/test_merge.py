@@ -316,7 +316,7 @@ def test_an_empty_journal_among_others_is_a_value():
 def test_a_node_that_comes_back_with_another_boot_has_two_rows():
     tape, nodes = run_that_lost_a_node()
     journals = split(tape.records, nodes)
-    boot = NodeStarted(rank=2, nodes=4, slots=2, seats=(), boot="another", hostname="host-2")
+    boot = NodeStarted(rank=2, nodes=4, slots=2, boot="another", hostname="host-2")
     heard = [r for r in journals[3].records if r.stamp is not None][-3:]
     again = [msgspec.structs.replace(heard[0], event=boot, stamp=None), *heard]
     back = tuple(msgspec.structs.replace(record, node="n2", mono_s=record.mono_s - 3) for record in again)

@@ -28,12 +28,11 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     hostname: str  # "" where unknown, like ``boot``
     boot: str
     slots: int | None
-    first_seats: tuple[int, ...]  # at the start; none on a spare node
     journal: str  # where it was found; "" for none
     from_s: float | None  # first and last record
     to_s: float | None
     clock: str  # how its times were placed; "" without a journal
-    decisions_missed: int  # that other journals hold, between the first that it heard and its last record
+    decisions_missed: int  # that others heard between the first that it heard and its last record, or its being gone
     events: tuple[str, ...]  # accepted, cut off, gone, ended: what became of it, in order
 
 
@@ -122,26 +121,22 @@ def _row(merged: Merged, number: int, began_s: float) -> NodeRow:
         hostname="" if started is None else started.hostname,
         boot=boot,
         slots=None if started is None else started.slots,
-        first_seats=() if started is None else started.seats,
         journal=journal.source,
         from_s=min(times_s),
         to_s=max(times_s),
         clock=how,
-        decisions_missed=_missed(merged.records, journal, max(times_s) + began_s),
+        decisions_missed=_missed(merged.records, journal, max(times_s) + began_s, boot),
         events=tuple(text for _, text in sorted(told)),
     )
 
 
 def _absent(merged: Merged, node: str, began_s: float) -> NodeRow:
     accepted = [r.event for r in merged.records if isinstance(r.event, NodeAccepted) and r.event.node == node]
-    terms = [r.event for r in merged.records if isinstance(r.event, TermBegan)]
-    first = terms[0].nodes if terms else ()
     return NodeRow(
         node=node,
         hostname="",
         boot=accepted[-1].boot if accepted else "",
         slots=accepted[-1].slots if accepted else None,
-        first_seats=tuple(seat for seat, name in enumerate(first) if name == node),
         journal="",
         from_s=None,
         to_s=None,
@@ -171,11 +166,17 @@ def _told_of(records: Sequence[Record], node: str, boot: str, began_s: float) ->
         yield at_s, f"{at_s:.1f} s: {'accepted' if isinstance(event, NodeAccepted) else f'gone, {event.detail}'}"
 
 
-def _missed(records: Sequence[Record], journal: NodeJournal, to_s: float) -> int:
+def _missed(records: Sequence[Record], journal: NodeJournal, to_s: float, boot: str) -> int:
     heard = {_key(record) for record in journal.records if record.stamp is not None}
     decided = [record for record in records if record.stamp is not None]
     first = next((number for number, record in enumerate(decided) if _key(record) in heard), len(decided))
-    return sum(record.mono_s <= to_s and _key(record) not in heard for record in decided[first:])
+    missed, gone = 0, False
+    for record in decided[first:]:
+        event = record.event
+        if isinstance(event, NodeAccepted | NodeGone) and (event.node, event.boot) == (journal.node, boot):
+            gone = isinstance(event, NodeGone)
+        missed += record.mono_s <= to_s and not gone and _key(record) not in heard
+    return missed
 
 
 def _key(record: Record) -> tuple[int, int]:
