@@ -212,13 +212,7 @@ def parse(argv: Sequence[str], earlier: Callable[[str], RunOptions] | None = Non
         HelpAsked: --help stands among the options.
         UsageError: an unknown flag (the nearest known one is named), a bad value, or no script.
     """
-    values: dict[str, object] = {}
-    rest = list(argv)
-    while rest and rest[0].startswith("-") and rest[0] != "-":
-        word = rest.pop(0)
-        if word == "--":
-            break
-        _take_flag(word, rest, values)
+    values, rest = flags_given(argv)
     resume = values.get("resume")
     if isinstance(resume, str) and resume != AUTO and earlier is not None:
         # What belongs to one run only is not taken over: its folder, and where it had come from.
@@ -235,6 +229,22 @@ def parse(argv: Sequence[str], earlier: Callable[[str], RunOptions] | None = Non
     _require_order(options)
     _require_store(options)
     return options
+
+
+def flags_given(argv: Sequence[str]) -> tuple[dict[str, object], list[str]]:
+    """The values of the flags before the script, by field, and the script with its arguments.
+
+    Raises:
+        HelpAsked, UsageError: as ``parse`` does.
+    """
+    values: dict[str, object] = {}
+    rest = list(argv)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        if word == "--":
+            break
+        _take_flag(word, rest, values)
+    return values, rest
 
 
 def _take_flag(word: str, rest: list[str], values: dict[str, object]) -> None:
