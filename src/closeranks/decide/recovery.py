@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from closeranks.decide import endings, membership, trouble
+from closeranks.decide import endings, membership, nodes, trouble
 from closeranks.decide.agree import NoDonor, NoMajority, Plan, agree
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.protocol import PlanRestore
@@ -92,6 +92,7 @@ def go_on_when_restored(turn: Turn) -> None:
 def check_deadlines(turn: Turn) -> None:
     """Time passed: whoever did not do in time what the recovery needs is lost, or the attempt has failed."""
     {
+        Life.ASSEMBLING: nodes.assembling_late,
         Life.JOINING: _joining_late,
         Life.REGROUPING: _regrouping_late,
         Life.RESTORING: _restoring_late,

@@ -16,20 +16,15 @@ class _Word(msgspec.Struct, frozen=True, kw_only=True, tag_field="word", forbid_
     pass
 
 
-class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The leader's clockwork; a node obeys it while it follows this leader."""
-
-    beat_s: float = 0.5  # from one heartbeat of a node to its next
-    lease_s: float = 3.0  # a grant lasts so long from the moment its beat was sent
-    fence_s: float = 1.0  # after its last grant a node kills workers that have not paused by then
-    authority_grace_s: float = 300.0  # training goes on so long without the authority, while all nodes hear each other
-
-
 class Address(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where something listens."""
 
     host: str
     port: int
+
+    def __str__(self) -> str:
+        """``host:port``, an IPv6 address in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 # --- node to coordinator ------------------------------------------------------------------------------------------
@@ -200,7 +195,7 @@ class Welcome(_Word, frozen=True, tag=True):
 
     epoch: int
     leader: str  # its node
-    times: Times
+    beat_s: float  # from one heartbeat of the node to its next
     term: int  # newest of the run: what belongs to an older one is stale
 
 
@@ -215,6 +210,7 @@ class Granted(_Word, frozen=True, tag=True):
     """The beat was heard: act until the moment it was sent plus ``lease_s``."""
 
     number: int
+    lease_s: float
 
 
 class Do(_Word, frozen=True, tag=True):

@@ -46,6 +46,10 @@ class Watch:
         self._last_words.clear()
         self._quiet_since_s = time.monotonic()
 
+    def expect(self) -> None:
+        """A term begins: the seats of this node may be others than before."""
+        self._tally.expect(self._context.members)
+
     def settle(self, step: int) -> None:
         """A restore plan goes on after this step."""
         # Those who had done their part in the step and died before they could close it may have reported a loss.
