@@ -60,9 +60,7 @@ def kubernetes(  # noqa: PLR0913, PLR0917 - each is an option of the command lin
         _refuse(str(error))
     except HelpAsked:
         _refuse("see closeranks run --help for what comes behind --")
-    typer.echo(
-        f"# Needs the JobSet controller, and a Secret {secret_of(name)} whose key token holds a long random text."
-    )
+    typer.echo(f"# Needs the JobSet controller, and a Secret {secret_of(name)} with a long random text as its token.")
     typer.echo(yaml_text(tree), nl=False)
 
 

@@ -14,7 +14,9 @@ The file is TOML,
     rack = "r8"
     power = "p2"
 
-or, where its name ends in ``.json``, Kubernetes' labels by node name: ``{"gpu-1": {"topology.kubernetes.io/zone": "a"}}``.
+or, where its name ends in ``.json``, Kubernetes' labels by node name:
+
+    {"gpu-1": {"topology.kubernetes.io/zone": "a"}}
 """
 
 from __future__ import annotations

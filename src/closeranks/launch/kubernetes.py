@@ -1,4 +1,4 @@
-"""A run as a Kubernetes JobSet: one pod per node, the pod's completion index its node rank. Pure: a request in, a tree out.
+"""A run as a Kubernetes JobSet: one pod per node, its completion index the node rank. Pure: a request in, a tree out.
 
 Kubernetes places pods and replaces lost ones; recovery is left to the supervisors in them. So a pod that was killed or
 evicted is made anew, and one that ended of itself with an error ends the job: that is the run's own verdict.

@@ -1,4 +1,4 @@
-"""``closeranks run --slurm`` under ``srun``: what Slurm tells a task, read into options. Pure: variables in, values out.
+"""``closeranks run --slurm``: what ``srun`` tells a task, read into options. Pure: variables in, values out.
 
 One task per node, and each is the supervisor of its node. Tasks beyond ``--nnodes`` are spare nodes.
 """
@@ -78,15 +78,17 @@ def slurm_defaults(environment: Mapping[str, str], given: Mapping[str, object] =
             f"--nnodes {wanted}: the step has only {tasks} tasks; ask Slurm for at least {wanted} nodes "
             "(#SBATCH --nodes), and for more than that if there are to be spare nodes"
         )
+    if wanted == 1 and tasks > 1:
+        raise SlurmProblem(
+            f"--nnodes 1: the step has {tasks} tasks, and each would run the whole job; use srun --ntasks=1 --nodes=1"
+        )
     again = f"-r{task.restarts}" if task.restarts else ""
     defaults: dict[str, object] = {
         "nnodes": tasks,
         "node_rank": task.number,
         "run_id": f"slurm-{task.job}-{task.step}{again}",
     }
-    if wanted == 1:
-        del defaults["node_rank"]  # nobody to meet; a second task would be a run of its own
-    elif given.get("authority") is None and given.get("store") is None:
+    if wanted != 1 and not given.keys() & {"authority", "store"}:
         defaults["rdzv_endpoint"] = f"{task.hosts[0]}:{PORT_FIRST + (task.job * 7 + task.step) % PORT_COUNT}"
     if task.restarts and given.get("store") is not None:
         defaults["resume"] = "auto"

@@ -50,19 +50,10 @@ async def launch(plan: Plan, token: str, show: Callable[[str], None]) -> int:
     Ctrl-C and SIGTERM reach every node; the third one cuts all ropes. ``show`` gets lines with their node in front.
     """
     ropes: list[Process] = []
-    asked: list[int] = []
-
-    def pass_on(number: signal.Signals) -> None:
-        asked.append(number)
-        for rope in ropes:
-            if len(asked) <= _POLITE:
-                _send(rope, number.name.removeprefix("SIG"))
-            elif rope.returncode is None:
-                rope.kill()
-
     loop = asyncio.get_running_loop()
+    asked: list[signal.Signals] = []
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, pass_on, number)
+        loop.add_signal_handler(number, _ask, number, asked, ropes)
     try:
         for node_rank in range(len(plan.hosts)):
             rope = await asyncio.create_subprocess_exec(
@@ -70,16 +61,34 @@ async def launch(plan: Plan, token: str, show: Callable[[str], None]) -> int:
             )
             ropes.append(rope)
             _send(rope, token)
-            if asked:  # while the others were being started
-                _send(rope, signal.Signals(asked[0]).name.removeprefix("SIG"))
+            for number in asked:  # while the others were being started
+                _send(rope, _word(number))
         codes = await asyncio.gather(*(_follow(plan, rank, rope, show) for rank, rope in enumerate(ropes)))
     finally:
-        for rope in ropes:
-            if rope.returncode is None:
-                rope.kill()
+        _cut(ropes)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
     return exit_code_of(codes)
+
+
+def _ask(number: signal.Signals, asked: list[signal.Signals], ropes: list[Process]) -> None:
+    """Ask every node to end; whoever asks too often wants to be gone at once."""
+    asked.append(number)
+    if len(asked) > _POLITE:
+        _cut(ropes)
+    else:
+        for rope in ropes:
+            _send(rope, _word(number))
+
+
+def _word(number: signal.Signals) -> str:
+    return number.name.removeprefix("SIG")
+
+
+def _cut(ropes: list[Process]) -> None:
+    for rope in ropes:
+        if rope.returncode is None:
+            rope.kill()
 
 
 def _send(rope: Process, line: str) -> None:

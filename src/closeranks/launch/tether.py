@@ -1,4 +1,4 @@
-"""``python -m closeranks.launch.tether COMMAND...``: runs a command that ends when whoever started it from afar is gone.
+"""``python -m closeranks.launch.tether COMMAND...``: the command ends when whoever started it from afar is gone.
 
 Standard input is the rope. Its first line is the run's token, which the command finds in ``CLOSERANKS_TOKEN`` and no
 command line ever shows; each further line is the name of a signal that the command gets. The end of the input means

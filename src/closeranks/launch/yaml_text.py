@@ -1,4 +1,4 @@
-"""A value of JSON as YAML that a person can read and change. Text is quoted as in JSON, so nothing is read as a number."""
+"""A value of JSON as YAML that a person can read and change. Text is quoted as in JSON: nothing is read as a number."""
 
 from __future__ import annotations
 
