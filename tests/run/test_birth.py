@@ -37,7 +37,7 @@ def test_a_seat_gets_the_variables_of_torchrun_and_ours():
 
 
 def test_on_one_node_of_several_ranks_are_the_jobs_and_slots_the_nodes():
-    node = Node("n2", rank=2, count=3, host="10.0.0.3")
+    node = Node("n2", rank=2, nodes=3, host="10.0.0.3")
     got = environment_of(Place(9, 4, 1, 6, term=1, group=0, local=0), {}, RUN, Meeting("10.0.0.1", 99), node)
     expected = {
         "RANK": "4",

@@ -47,6 +47,11 @@ class Known:
         """The last that ended."""
         return tuple(self._ended.values())
 
+    def acting(self) -> frozenset[int]:
+        """Members that have not paused."""
+        waiting = (Stage.PAUSED, Stage.WARM, Stage.STARTED, Stage.JOINED)
+        return frozenset(k.proc for k in self.procs if k.stage not in waiting)
+
     def interrupted(self, proc: int) -> None:
         """The node itself told the process to leave its attempt."""
         self._set(proc, stage=Stage.INTERRUPTED.value)

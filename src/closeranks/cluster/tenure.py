@@ -43,7 +43,7 @@ class Seat(NamedTuple):
 
 
 class Tenure:
-    """Seeks the lead and holds it. ``on_choice`` hears what was decided; it is called from the loop and must not wait."""
+    """Seeks the lead and holds it. ``on_choice`` is called from the loop with what was decided, and must not wait."""
 
     def __init__(
         self,

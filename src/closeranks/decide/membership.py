@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -60,6 +61,12 @@ def sites(state: State) -> list[Site]:
 def placements(state: State) -> dict[int, str]:
     """The node that each empty seat goes to; those without room are left out."""
     return place({seat: home(state, seat) for seat in empty_seats(state)}, sites(state))
+
+
+def served(state: State, placed: Mapping[int, str]) -> int:
+    """How many of these seats would be taken by a spare that waits on their node."""
+    waiting = Counter(p.node for p in spares(state))
+    return sum(min(seats, waiting[node]) for node, seats in Counter(placed.values()).items())
 
 
 def home(state: State, seat: int) -> str:

@@ -100,6 +100,7 @@ def check_deadlines(turn: Turn) -> None:
         Life.GATHERING: _gathering_late,
         Life.CLEARING: _clearing_late,
     }.get(turn.state.life, lambda _: None)(turn)
+    nodes.check_room(turn)
     check_poison(turn)
     _settle_plain(turn)
 
@@ -190,9 +191,10 @@ def _ends_late(turn: Turn) -> bool:
 
 def _clearing_late(turn: Turn) -> None:
     allowed_s = turn.state.settings.deadlines.isolate_s
-    if not _waits(turn, turn.state.since_s, allowed_s):
+    ending = membership.ending_members(turn.state)
+    if not ending or not _waits(turn, turn.state.since_s, allowed_s):
         return
-    names = [f"p{p.proc} of seat {p.seat}" for p in membership.ending_members(turn.state)]
+    names = [f"p{p.proc} of seat {p.seat}" for p in ending]
     detail = f"{', '.join(names)} did not end within {allowed_s:g} s"
     found = Trouble(seen=Seen.DEADLINE, detail=detail, allowed_s=allowed_s)
     trouble.meet(turn, found, hopeless="they could act beside a new group, so none is started")

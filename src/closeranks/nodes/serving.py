@@ -18,8 +18,8 @@ from closeranks.nodes.link import READ_BYTES, Connection, Ears
 from closeranks.nodes.proving import PROVE_S, Proving
 from closeranks.nodes.words import Address
 
-GUESTS_MAX: Final = 128  # connections that have not proved themselves
-HONEST_S: Final = 0.5  # a guest has so long before it may be asked to make room
+GUESTS_MAX: Final = 512  # connections that have not proved themselves
+HONEST_S: Final = 1.0  # a guest has so long before it may be asked to make room
 _BACKLOG: Final = 4096  # all nodes of a large job call a new leader at once
 _OUT_OF_PLACES_S: Final = 0.1
 _OUT_OF_PLACES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})

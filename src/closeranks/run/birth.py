@@ -46,7 +46,7 @@ class Node(NamedTuple):
 
     name: str = ""  # "" where there is no other
     rank: int = 0
-    count: int = 1
+    nodes: int = 1  # that hold seats
     host: str = "127.0.0.1"  # under which the others reach it
 
 
@@ -81,9 +81,9 @@ def environment_of(
     size = str(place.size)
     ours = {
         "WORLD_SIZE": size,
-        "LOCAL_WORLD_SIZE": str(place.size // node.count),
+        "LOCAL_WORLD_SIZE": str(place.size // node.nodes),
         "GROUP_RANK": str(node.rank),
-        "GROUP_WORLD_SIZE": str(node.count),
+        "GROUP_WORLD_SIZE": str(node.nodes),
         "ROLE_NAME": "default",
         "ROLE_WORLD_SIZE": size,
         "MASTER_ADDR": meeting.host,

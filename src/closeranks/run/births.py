@@ -114,7 +114,7 @@ class Births:
             self._incarnations[seat] = incarnation
         context = self._context
         place = Place(proc, seat, incarnation, context.options.seats, context.term, context.group)
-        return place if context.node.count == 1 else place._replace(local=self._slot(proc, seat))
+        return place if context.node.nodes == 1 else place._replace(local=self._slot(proc, seat))
 
     def _slot(self, proc: int, seat: int | None) -> int:
         """A process keeps its slot, and with it its accelerator; whoever follows it in its seat gets it next."""
