@@ -33,6 +33,11 @@ def records(folder: Path) -> dict[int, dict]:
     return {record["node_rank"]: record for record in found}
 
 
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def _main(argv: list[str]) -> int:
     rank = argv[argv.index("--node-rank") + 1]
     record = {
@@ -45,13 +50,13 @@ def _main(argv: list[str]) -> int:
     path = Path(os.environ[_RECORDS]) / f"{rank}.json"
     path.with_suffix(".part").write_text(json.dumps(record))
     path.with_suffix(".part").rename(path)
-    print(f"this is node {rank}", flush=True)
+    _say(f"this is node {rank}")
     script, *arguments = argv[argv.index("train.py") :]
     assert script
     if arguments[:1] == ["wait"]:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda received, _: sys.exit(128 + received))
-        print("waiting", flush=True)
+        _say("waiting")
         while True:
             signal.pause()
     codes = [word.partition("=") for word in arguments]

@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 import pytest
+from tests.launch.stand_in import records, stand_in
+from tests.real_run import eventually, gone
 from typer.testing import CliRunner
 
 from closeranks.cli.main import app_for
 from closeranks.launch.node_words import Meeting, words_of
-from tests.launch.stand_in import records, stand_in
-from tests.real_run import eventually, gone
 
 _MAIN = "from closeranks.cli.main import main; main()"
 
@@ -20,7 +20,9 @@ _MAIN = "from closeranks.cli.main import main; main()"
 def words(tmp_path, monkeypatch):
     ssh = tmp_path / "ssh"
     # ssh joins its words and hands them to a shell. Whatever is called "down" does not answer.
-    ssh.write_text('#!/bin/sh\nhost=$1; shift\n[ "$host" = down ] && exit 255\necho "$host $*" >> hosts\nexec sh -c "$*"\n')
+    ssh.write_text(
+        '#!/bin/sh\nhost=$1; shift\n[ "$host" = down ] && exit 255\necho "$host $*" >> hosts\nexec sh -c "$*"\n'
+    )
     ssh.chmod(0o755)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))

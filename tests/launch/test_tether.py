@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-
 from tests.real_run import eventually, gone
 
 pytestmark = pytest.mark.process

@@ -25,7 +25,7 @@ def _lines(value: object) -> Iterator[str]:
             yield f"- {first}"
             yield from (f"  {line}" for line in rest)
     else:
-        yield json.dumps(value, ensure_ascii=True)
+        yield _plain(value)
 
 
 def _entry(key: str, inner: object, indent: str) -> Iterator[str]:
@@ -33,8 +33,19 @@ def _entry(key: str, inner: object, indent: str) -> Iterator[str]:
         yield key
         yield from (f"{indent}{line}" for line in _lines(inner))
     else:
-        yield f"{key} {json.dumps(inner, ensure_ascii=True)}"
+        yield f"{key} {_plain(inner)}"
 
 
 def _key(key: str) -> str:
-    return key if _PLAIN_KEY.fullmatch(key) and key.lower() not in _WORDS else json.dumps(key)
+    return key if _PLAIN_KEY.fullmatch(key) and key.lower() not in _WORDS else _plain(key)
+
+
+def _plain(value: object) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value)
+    # JSON writes what lies beyond 16 bits as two halves, which YAML does not put together.
+    return f'"{"".join(_escaped(sign) for sign in value)}"'
+
+
+def _escaped(sign: str) -> str:
+    return json.dumps(sign)[1:-1] if ord(sign) < 2**16 else f"\\U{ord(sign):08x}"
