@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from closeranks.nodes import words
 from closeranks.nodes.link import Connection
+from closeranks.nodes.probes import Probed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,9 +23,8 @@ class Attendee:
     gone_s: float | None = None  # since when it has not been heard
     certain: str = ""  # why it can never act again
     missing: str = ""  # what is known of its absence
-    told: bool = False  # its silence is in the journal
-    memo: tuple[int, int] = (0, 0)
-    opinions: dict[str, str] = field(default_factory=dict)  # of second paths: who, and what was found
+    hung_up: bool = False  # its last connection was ended in order, or by the end of its process
+    opinions: dict[str, Probed] = field(default_factory=dict)  # of second paths: whose, and what was found
 
     @property
     def heard(self) -> bool:

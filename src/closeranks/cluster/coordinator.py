@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable
 from typing import Final
 
 from closeranks.cluster.absence import Absences
+from closeranks.cluster.agreement import Agreement
 from closeranks.cluster.announcing import NOWHERE, Announcer, Members
 from closeranks.cluster.attendance import Attendee
-from closeranks.cluster.agreement import Agreement
 from closeranks.cluster.identity import Identity
 from closeranks.cluster.mind import Mind
 from closeranks.cluster.progress import Progress
@@ -59,14 +58,16 @@ class Coordinator:
         self._epoch = tenure.epoch
         self._attendees: dict[str, Attendee] = {}
         self._mind = Mind(options, tenure)
-        self._absences = Absences(self._attendees, tenure, options, self._lost)
+        self.absences = Absences(self._attendees, tenure, (identity, options), self._lost)
+        self.absences.has_room = self._mind.has_room
         self._progress = Progress(bounds_of(options), self._ask)
-        self._agreement = Agreement(options.seats)
+        self._agreement = Agreement()
         self._announcer = Announcer(self._record, self._attendees.get, self._complain)
         self._decisions: asyncio.Queue[Decision] = asyncio.Queue()
         self._early: list[tuple[str, Fact]] = []  # facts that came before the controller was whole
         self._stamps = itertools.count()
         self._over = asyncio.Event()
+        self._arrived = asyncio.Event()  # a node reported before the controller was whole
         self._ending: EndRun | None = None
 
     async def run(self) -> None:
@@ -105,7 +106,7 @@ class Coordinator:
         def on_closed(end: End) -> None:
             if caller and caller[-1].connection is connection:
                 caller[-1].connection = None
-                self._absences.hung_up(caller[-1], end)
+                self.absences.hung_up(caller[-1], end)
 
         return Ears(on_word, on_closed)
 
@@ -116,25 +117,17 @@ class Coordinator:
             return None
         if known is not None and known.boot not in ("", word.boot):
             # Another process under the same name: nothing proves yet that the first one acts no more.
-            self._absences.other_boot(known, word.boot)
-            if word.node in self._attendees:
-                reason = f"{word.node} is there already, as process {known.boot} on {_host_of(known)}"
-                connection.send(words.TurnedAway(reason=reason, final=known.heard))
-                return None
-            known = None
+            reason = f"{word.node} is there already, as process {known.boot} on {_host_of(known)}"
+            connection.send(words.TurnedAway(reason=reason, final=known.heard and known.connection is not None))
+            return None
         attendee = known or Attendee(node=word.node, boot=word.boot)
         attendee.boot, attendee.introduction, attendee.connection = word.boot, word, connection
         attendee.report = None
         self._attendees[word.node] = attendee
-        self._absences.heard(attendee)
-        connection.send(
-            words.Welcome(
-                epoch=self._epoch,
-                leader=self._identity.node,
-                beat_s=_BEAT_S if len(self._attendees) <= _FEW_NODES else _BEAT_OF_MANY_S,
-                term=self._tenure.record.term,
-            )
-        )
+        beat_s = _BEAT_S if len(self._attendees) <= _FEW_NODES else _BEAT_OF_MANY_S
+        self.absences.heard(attendee, beat_s)
+        leader, term = self._identity.node, self._tenure.record.term
+        connection.send(words.Welcome(epoch=self._epoch, leader=leader, beat_s=beat_s, term=term))
         return attendee
 
     def _hear(self, attendee: Attendee, word: words.FromNode) -> None:
@@ -148,7 +141,7 @@ class Coordinator:
             case words.SeatFacts():
                 self._compare(word)
             case words.Farewell():
-                self._absences.said_farewell(attendee, word.reason)
+                self.absences.said_farewell(attendee, word.reason)
             case _:
                 self._answered(attendee, word)
 
@@ -159,14 +152,14 @@ class Coordinator:
             case words.Reached():
                 self._announcer.reached(word)
             case words.Probed():
-                self._absences.probed(attendee, word)
+                self.absences.probed(attendee, word)
             case words.Confirmed():
                 self._feed_all(self._progress.confirmed(word))
 
     def _beat(self, attendee: Attendee, word: words.Beat) -> None:
         """A node that is not fenced may act for another while."""
         lease_s = self._tenure.grantable_s()
-        self._absences.beat(attendee, granted=lease_s > 0)
+        self.absences.beat(attendee, granted=lease_s > 0)
         if lease_s > 0:
             attendee.send(words.Granted(number=word.number, lease_s=lease_s))
         if attendee.admitted:
@@ -175,12 +168,14 @@ class Coordinator:
     def _reported(self, attendee: Attendee, word: words.Report) -> None:
         attendee.report = word
         if word.failed:
-            self._note(NodeGone(node=attendee.node, boot=attendee.boot, detail=f"it cannot take workers: {word.failed}"))
+            self._note(
+                NodeGone(node=attendee.node, boot=attendee.boot, detail=f"it cannot take workers: {word.failed}")
+            )
             return
         if self._mind.whole:
             self._admit(attendee)
         else:
-            self._mind.wake()
+            self._arrived.set()
 
     def _admit(self, attendee: Attendee) -> None:
         """The controller counts with this node from now on."""
@@ -188,7 +183,6 @@ class Coordinator:
         if introduction is None or report is None:
             return
         if attendee.admitted:  # it was out of reach for a while
-            self._feed_all(self._mind.back(attendee, report))
             return
         attendee.admitted = True
         void = tuple(known.proc for known in report.procs)
@@ -235,9 +229,6 @@ class Coordinator:
             return
         for decision in self._mind.step(fact):
             self._decide(decision)
-        memo = self._mind.new_memo()
-        if memo is not None:
-            self._tell_all(memo)
 
     def _decide(self, decision: Decision) -> None:
         if isinstance(decision, Note):
@@ -253,15 +244,7 @@ class Coordinator:
             for attendee in list(self._attendees.values()):
                 self._admit(attendee)
         else:
-            self._absences.expect(self._tenure.record.nodes)
-            await self._mind.gather(self._attendees)
-            for attendee in self._attendees.values():
-                if attendee.report is not None and not attendee.report.failed:
-                    attendee.admitted = True
-                    self._note_accepted(attendee)
-            self._feed_all(self._progress.resume(self._tenure.record, self._attendees))
-            for decision in self._mind.adopt(self._attendees):
-                self._decide(decision)
+            raise NotImplementedError
         early, self._early = self._early, []
         self._feed_all(tuple(fact for _, fact in early))
 
@@ -329,9 +312,7 @@ class Coordinator:
     # --- telling ------------------------------------------------------------------------------------------------
 
     def _note(self, event: AnyEvent) -> None:
-        stamp = Stamp(
-            epoch=self._epoch, seq=next(self._stamps), node=self._identity.node, at_mono_s=time.monotonic()
-        )
+        stamp = Stamp(epoch=self._epoch, seq=next(self._stamps), node=self._identity.node, at_mono_s=time.monotonic())
         self._tell_all(words.Do(decision=Note(event=event), stamp=stamp))
 
     def _tell_all(self, word: words.FromCoordinator) -> None:
@@ -358,10 +339,10 @@ class Coordinator:
                     self._over.set()
                 continue
             if not self._mind.whole:
-                self._absences.look(now_s, late_s)
+                self.absences.look(now_s, late_s)
                 continue
-            self._absences.look(now_s, late_s)
-            self._feed_all(self._progress.look(self._absences.present()))
+            self.absences.look(now_s, late_s)
+            self._feed_all(self._progress.look(self.absences.present()))
             for event in self._progress.take_notes():
                 self._note(event)
             if now_s >= next_tick_s:

@@ -33,6 +33,12 @@ class Steps:
         self._done = step
         return news
 
+    def resume(self, newest: Mapping[str, int]) -> None:
+        """The seats sit on these nodes and have closed these steps; what all have closed is known to be done."""
+        self._newest = dict(newest)
+        self._nodes = {node: {} for node in newest}
+        self._done = min(newest.values(), default=-1)
+
     def add(self, node: str, closed: Iterable[ClosedHere]) -> tuple[StepDone, ...]:
         """What a node closed since its last beat; the steps that are done by that, in their order."""
         steps = self._nodes.get(node)

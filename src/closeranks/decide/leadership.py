@@ -6,8 +6,8 @@ So the old one has stopped before a new one can win, whatever the clocks of both
 go on longer (``Around.heard_s``), and then every one of them knows.
 
 The process around it asks the register one thing at a time, tells answers to ``observed`` and ``wrote``, a write
-without one to ``unanswered``, and calls ``decide`` whenever something changed or ``again_s`` has come; it writes only in
-place of the record that was seen last. A leader asks ``grantable_s`` before every single grant.
+without one to ``unanswered``, and calls ``decide`` whenever something changed or ``again_s`` has come; it writes only
+in place of the record that was seen last. A leader asks ``grantable_s`` before every single grant.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def _as_leader(candidacy: Candidacy, reign: Reign, around: Around) -> tuple[Cand
     if now_s >= yield_s and not candidacy.insists:
         hold_s = now_s + _OUTNUMBERED_LEASES * clockwork.lease_s + outlasted(clockwork.lease_s)
         return replace(_resigned(candidacy, reign), hold_s=hold_s, insists=True), StepDown(
-            reason=f"epoch {reign.epoch} reached less than half of its nodes for {now_s - since_s:.2f} s: others may try"
+            reason=f"epoch {reign.epoch} reached less than half of its nodes for {now_s - since_s:.2f} s: others try"
         )
     renew_s = _last_begun_s(candidacy, reign) + clockwork.renew_s
     if now_s < renew_s or candidacy.writing:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from closeranks.decide.protocol import Decision, Fact, ProcEnded, ProcPaused
-from closeranks.events import AnyEvent
+from closeranks.events import AnyEvent, Stamp
 
 
 class _Word(msgspec.Struct, frozen=True, kw_only=True, tag_field="word", forbid_unknown_fields=True):
@@ -214,10 +214,11 @@ class Granted(_Word, frozen=True, tag=True):
 
 
 class Do(_Word, frozen=True, tag=True):
-    """Carry out a decision, as far as it concerns this node's processes. ``store``: of StartGroup and BeginTerm."""
+    """Carry out a decision, as far as it concerns this node's processes."""
 
     decision: Decision
-    store: Address | None = None
+    store: Address | None = None  # where the members of StartGroup and BeginTerm meet
+    stamp: Stamp | None = None  # of a Note
 
 
 class OpenStore(_Word, frozen=True, tag=True):
