@@ -9,11 +9,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,6 +26,7 @@ _NEEDED: Final = ("ip", "nft", "nsenter")
 _NETWORK: Final = "10.213.0"
 _TABLE: Final = "cuts"
 _DOWN_S: Final = 5.0
+_ESTABLISHED, _LISTEN = "01", "0A"  # as /proc/net/tcp has them
 
 
 class Cut(NamedTuple):
@@ -95,7 +97,15 @@ class NamespaceStand(Stand):
         """TCP ports on which those processes of the node listen whose command line contains ``words``."""
         pids = [pid for pid in self.pids(node) if words in _command_line(pid)]
         sockets = {name for pid in pids for name in _sockets(pid)}
-        return frozenset(port for pid in pids[:1] for port, inode in _listeners(pid) if f"socket:[{inode}]" in sockets)
+        found = (row for pid in pids[:1] for row in _tcp(pid))
+        return frozenset(row.here for row in found if row.state == _LISTEN and row.socket in sockets)
+
+    def is_connected(self, node: str, port: int) -> bool:
+        """Whether a process of the node has a connection to that TCP port."""
+        pids = self.pids(node)
+        sockets = {name for pid in pids for name in _sockets(pid)}
+        found = (row for pid in pids[:1] for row in _tcp(pid))
+        return any(row.state == _ESTABLISHED and row.there == port and row.socket in sockets for row in found)
 
     # --- set-up -------------------------------------------------------------------------------------------------
 
@@ -192,24 +202,30 @@ def _command_line(pid: int) -> str:
 
 
 def _sockets(pid: int) -> list[str]:
-    found = []
-    try:
+    found: list[str] = []
+    with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
-            try:
+            with contextlib.suppress(OSError):  # closed since
                 found.append(str(entry.readlink()))
-            except OSError:
-                continue
-    except OSError:
-        return []
     return found
 
 
-def _listeners(pid: int) -> Sequence[tuple[int, str]]:
-    """Port and inode of every listening TCP socket in the namespace of the process."""
-    listen = "0A"
-    try:
-        lines = Path(f"/proc/{pid}/net/tcp").read_text(encoding="ascii").splitlines()[1:]
-    except OSError:
-        return ()
-    fields = [line.split() for line in lines]
-    return [(int(part[1].rpartition(":")[2], 16), part[9]) for part in fields if part[3] == listen]
+class _Row(NamedTuple):
+    here: int
+    there: int
+    state: str
+    socket: str  # as the links of /proc/PID/fd name it
+
+
+def _tcp(pid: int) -> list[_Row]:
+    """The TCP sockets of the namespace of the process."""
+    lines: list[str] = []
+    for table in ("tcp", "tcp6"):  # IPv4 spoken by a socket for both is in the second
+        with contextlib.suppress(OSError):
+            lines += Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()[1:]
+    rows = [line.split() for line in lines]
+    return [_Row(_port(row[1]), _port(row[2]), row[3], f"socket:[{row[9]}]") for row in rows]
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2], 16)
