@@ -185,5 +185,6 @@ def _require_command(target: str) -> None:
 def _folder(options: RunOptions, argv: tuple[str, ...]) -> Path:
     wanted = options.run_dir
     now_utc = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder = default_folder(now_utc) if wanted is None else Path(wanted)
+    name = now_utc if options.run_id is None else f"{options.run_id}-n{options.node_rank}-{now_utc}"
+    folder = default_folder(name) if wanted is None else Path(wanted)
     return claim(folder, options, ("closeranks", "run", *argv))

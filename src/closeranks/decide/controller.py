@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from closeranks.decide import endings, exits, membership, recovery, trouble
+from closeranks.decide import endings, exits, membership, nodes, recovery, trouble
 from closeranks.decide.budgets import Ledger
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.pace import Pace
@@ -21,7 +21,8 @@ from closeranks.decide.protocol import (
     Fact,
     GroupLoaded,
     GroupStuck,
-    Origin,
+    NodeJoined,
+    NodeLost,
     ProcEnded,
     ProcFinished,
     ProcJoined,
@@ -49,8 +50,11 @@ def initial(settings: Settings) -> State:
     Raises:
         ValueError: the settings cannot be met.
     """
-    if settings.seats < 1 or settings.spares < 0:
-        raise ValueError(f"expected seats >= 1 and spares >= 0, got {settings.seats} and {settings.spares}")
+    if settings.seats < 1 or settings.spares < 0 or settings.nodes_needed < 0:
+        raise ValueError(
+            f"expected seats >= 1, spares >= 0 and nodes_needed >= 0, "
+            f"got {settings.seats}, {settings.spares} and {settings.nodes_needed}"
+        )
     return State(settings=settings, ledger=Ledger(limits=settings.limits), pace=Pace())
 
 
@@ -79,7 +83,7 @@ def _member(turn: Turn, number: int, term: int) -> Proc | None:
 def _begun(turn: Turn, fact: Begun) -> None:
     if turn.state.life is Life.NEW:
         turn.update(saved_step=fact.saved_step)
-        membership.start_group(turn, Origin.NOTHING if fact.saved_step is None else Origin.NEWEST)
+        nodes.assemble(turn)
 
 
 def _joined(turn: Turn, fact: ProcJoined) -> None:
@@ -251,5 +255,7 @@ _HANDLERS: dict[type[Fact], Callable[[Turn, Any], None]] = {
     StepDone: _step_done,
     ProcFinished: _finished,
     StopAsked: _stop_asked,
+    NodeJoined: nodes.joined,
+    NodeLost: nodes.lost,
     Tick: _tick,
 }

@@ -42,7 +42,7 @@ def _spare_ended(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
 def _left(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
     turn.drop(proc)
     if fact.code != 0:
-        trouble.meet(turn, _trouble(proc, fact), gone=proc, hopeless="the last step was closed everywhere before")
+        trouble.meet(turn, _trouble(proc, fact), gone=(proc,), hopeless="the last step was closed everywhere before")
     elif not membership.occupants(turn.state):
         endings.complete(turn, "every seat finished and left")
 
@@ -51,7 +51,7 @@ def _exited_with_success(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
     state, seat = turn.state, proc.seat
     in_loop = proc.holds_state and proc.stage is not Stage.BUILDING
     if seat is None or (fact.left_at_step is None and in_loop) or state.life not in (Life.JOINING, Life.RUNNING):
-        trouble.meet(turn, _left_early(proc, fact), gone=proc)
+        trouble.meet(turn, _left_early(proc, fact), gone=(proc,))
         return
     turn.drop(proc)
     left_at = _NEVER_IN_LOOP if fact.left_at_step is None else fact.left_at_step
@@ -85,9 +85,9 @@ def _failed(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
     others_left = len(exited) == turn.state.settings.seats - 1 > 0
     # Whoever fails inside the loop has left it too, by its exception: only when all others are through is it over.
     if others_left and set(exited.values()) == {fact.left_at_step}:
-        trouble.meet(turn, found, gone=proc, hopeless="all seats had left the loop after the same step before")
+        trouble.meet(turn, found, gone=(proc,), hopeless="all seats had left the loop after the same step before")
     else:
-        trouble.meet(turn, found, gone=proc)
+        trouble.meet(turn, found, gone=(proc,))
 
 
 def _trouble(proc: Proc, fact: ProcEnded) -> Trouble:

@@ -6,6 +6,7 @@ supervisor (or a simulator), decisions are carried out by one. ``now_s`` is any 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -160,6 +161,21 @@ class StopAsked(_Value, frozen=True, tag=True):
     signal: int = 15  # its number: a stopped run exits with 128 + signal
 
 
+class NodeJoined(_Value, frozen=True, tag=True):
+    """A node that passed its checks is there, empty; it can hold ``slots`` seats."""
+
+    node: str
+    slots: int
+    domains: Mapping[str, str] = {}  # level to name, e.g. {"rack": "r7"}: what fails as one
+
+
+class NodeLost(_Value, frozen=True, tag=True):
+    """The node is fenced: none of its processes can ever act on the job again."""
+
+    node: str
+    detail: str
+
+
 class Tick(_Value, frozen=True, tag=True):
     """Time passed; sent at least every 0.25 s."""
 
@@ -181,6 +197,8 @@ Fact = (
     | StepDone
     | ProcFinished
     | StopAsked
+    | NodeJoined
+    | NodeLost
     | Tick
 )
 
@@ -189,11 +207,12 @@ Fact = (
 
 
 class StartGroup(_Value, frozen=True, tag=True):
-    """Start one process for every seat: ``procs[seat]``, under this term."""
+    """Start one process for every seat: ``procs[seat]`` on ``nodes[seat]``, under this term."""
 
     term: int
     procs: tuple[int, ...]
     origin: Origin = Origin.NOTHING
+    nodes: tuple[str, ...] = ()  # empty: all on the only node
 
 
 class StartProc(_Value, frozen=True, tag=True):
@@ -202,6 +221,7 @@ class StartProc(_Value, frozen=True, tag=True):
     proc: int
     seat: int | None
     incarnation: int | None
+    node: str = ""  # "": the only node
 
 
 class Isolate(_Value, frozen=True, tag=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from closeranks.decide import endings, membership, trouble
+from closeranks.decide import endings, membership, nodes, trouble
 from closeranks.decide.agree import NoDonor, NoMajority, Plan, agree
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.protocol import PlanRestore
@@ -92,6 +92,7 @@ def go_on_when_restored(turn: Turn) -> None:
 def check_deadlines(turn: Turn) -> None:
     """Time passed: whoever did not do in time what the recovery needs is lost, or the attempt has failed."""
     {
+        Life.ASSEMBLING: nodes.assembling_late,
         Life.JOINING: _joining_late,
         Life.REGROUPING: _regrouping_late,
         Life.RESTORING: _restoring_late,
@@ -99,6 +100,7 @@ def check_deadlines(turn: Turn) -> None:
         Life.GATHERING: _gathering_late,
         Life.CLEARING: _clearing_late,
     }.get(turn.state.life, lambda _: None)(turn)
+    nodes.check_room(turn)
     check_poison(turn)
     _settle_plain(turn)
 
@@ -189,9 +191,10 @@ def _ends_late(turn: Turn) -> bool:
 
 def _clearing_late(turn: Turn) -> None:
     allowed_s = turn.state.settings.deadlines.isolate_s
-    if not _waits(turn, turn.state.since_s, allowed_s):
+    ending = membership.ending_members(turn.state)
+    if not ending or not _waits(turn, turn.state.since_s, allowed_s):
         return
-    names = [f"p{p.proc} of seat {p.seat}" for p in membership.ending_members(turn.state)]
+    names = [f"p{p.proc} of seat {p.seat}" for p in ending]
     detail = f"{', '.join(names)} did not end within {allowed_s:g} s"
     found = Trouble(seen=Seen.DEADLINE, detail=detail, allowed_s=allowed_s)
     trouble.meet(turn, found, hopeless="they could act beside a new group, so none is started")

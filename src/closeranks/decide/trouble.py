@@ -18,9 +18,9 @@ _LIVES_AFTER_INTERRUPT = frozenset({Stage.INTERRUPTED, Stage.PAUSED, Stage.START
 
 
 def meet(
-    turn: Turn, trouble: Trouble, *, gone: Proc | None = None, stuck: tuple[Proc, ...] = (), hopeless: str = ""
+    turn: Turn, trouble: Trouble, *, gone: tuple[Proc, ...] = (), stuck: tuple[Proc, ...] = (), hopeless: str = ""
 ) -> None:
-    """Something went wrong: ``gone`` has ended because of it, ``stuck`` live and have to be isolated.
+    """Something went wrong: ``gone`` have ended because of it, ``stuck`` live and have to be isolated.
 
     ``hopeless`` says why nothing can be done about it; empty when the ladder is to be tried.
     """
@@ -32,9 +32,9 @@ def meet(
     start_up = _is_start_up(state, trouble)
     diagnosis = diagnose(trouble, repeated=bool(repeated), start_up=start_up)
     _open_or_widen(turn, trouble, diagnosis)
-    _count_failures(turn, trouble, (*stuck, *([gone] if gone else [])), attempt=state.incident is not None)
-    if gone is not None and gone.proc in turn.state.procs:
-        turn.drop(gone)
+    _count_failures(turn, trouble, (*stuck, *gone), attempt=state.incident is not None)
+    for proc in gone:
+        turn.drop(proc)
     doomed = [replace(proc, stage=Stage.DOOMED, since_s=turn.now_s) for proc in stuck]
     for proc in doomed:
         turn.put(proc)
@@ -44,6 +44,8 @@ def meet(
 
 def _is_start_up(state: State, trouble: Trouble) -> bool:
     """Before the loop nobody can be regrouped; a bug before the first step would meet a newcomer again."""
+    if trouble.seen is Seen.NODE:
+        return False  # whatever the script was about to do, this was not its fault
     own_bug = trouble.seen in _OWN or bool(trouble.code)
     return state.library and (not state.group.looped or (own_bug and state.group.newest_step < 0))
 
@@ -53,6 +55,7 @@ def _is_start_up(state: State, trouble: Trouble) -> bool:
 
 def _open_or_widen(turn: Turn, trouble: Trouble, diagnosis: Diagnosis) -> None:
     incident = turn.state.incident
+    nodes = (trouble.node,) if trouble.node else ()
     first_sign_s = _first_sign_s(turn, trouble)
     seats = trouble.seats
     if incident is None:
@@ -61,6 +64,7 @@ def _open_or_widen(turn: Turn, trouble: Trouble, diagnosis: Diagnosis) -> None:
             number=number,
             opened_s=first_sign_s,
             seats=seats,
+            nodes=nodes,
             exit_code=trouble.exit_code,
             summary=trouble.detail,
             done_before=turn.state.group.newest_step,
@@ -74,6 +78,7 @@ def _open_or_widen(turn: Turn, trouble: Trouble, diagnosis: Diagnosis) -> None:
             incident=replace(
                 incident,
                 seats=tuple(sorted({*incident.seats, *seats})),
+                nodes=(*incident.nodes, *nodes),
                 exit_code=incident.exit_code or trouble.exit_code,
             )
         )
@@ -114,9 +119,10 @@ def _count_failures(turn: Turn, trouble: Trouble, lost: tuple[Proc, ...], *, att
     by_itself = trouble.seen in (Seen.EXCEPTION, Seen.LEFT_EARLY, Seen.DEADLINE) or bool(trouble.code)
     # A newcomer that fails by itself would fail again; one that was killed from outside deserves another try.
     weight = turn.state.settings.tries_per_rung if by_itself else 1
-    for proc in lost:
-        if proc.filled_by is not None and not proc.holds_state:
-            _count(turn, proc.filled_by, weight)
+    failed = [p.filled_by for p in lost if p.filled_by is not None and not p.holds_state]
+    # However many of them were on a node that was lost, it was one attempt.
+    for rung in dict.fromkeys(failed) if trouble.node else failed:
+        _count(turn, rung, weight)
     if attempt and not lost and trouble.seen in (Seen.POISON, Seen.DEADLINE, Seen.STANDSTILL):
         _count(turn, Rung.REGROUP, 1)
 
@@ -127,14 +133,14 @@ def _count(turn: Turn, rung: Rung, times: int) -> None:
     turn.update(incident=replace(incident, failures=failures))
 
 
-def _remember(turn: Turn, trouble: Trouble, gone: Proc | None) -> str:
+def _remember(turn: Turn, trouble: Trouble, gone: tuple[Proc, ...]) -> str:
     """Why this failure is deterministic; empty when it is not known to be."""
     state = turn.state
     mark = signature(trouble, state.group.newest_step)
     # Without the library no step is known, and whoever loses a peer fails at the same line each time.
     if mark is None or not state.library:
         return ""
-    term = state.group.term if gone is None else gone.term
+    term = gone[0].term if gone else state.group.term
     seen_in = state.signatures.get(mark)
     turn.update(signatures={**state.signatures, mark: term if seen_in is None else min(term, seen_in)})
     # Several seats that fail alike under one term are one failure; under a later term it was repeated.
@@ -156,12 +162,16 @@ def _remember(turn: Turn, trouble: Trouble, gone: Proc | None) -> str:
 def _choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless: str) -> ladder.Choice:
     state, incident = turn.state, turn.incident()
     members = membership.occupants(state).values()
+    empty, placed = membership.empty_seats(state), membership.placements(state)
     restarted, cold_budget = budgets.charge_start(state.ledger) if start_up else budgets.charge_cold(state.ledger)
     situation = ladder.Situation(
         fault=fault,
-        lost=len(membership.empty_seats(state)),
+        lost=len(empty),
         survivors=sum(p.holds_state for p in members),
-        spares=len(membership.spares(state)),
+        spares=membership.served(state, placed),
+        moves=sum(node != membership.home(state, seat) for seat, node in placed.items()),
+        roomless=len(empty) - len(placed),
+        patience_s=state.settings.node_patience_s,
         looped=state.group.looped,
         start_up=start_up,
         replicated=all(p.replicated for p in members),
@@ -190,11 +200,24 @@ def _book(turn: Turn, trouble: Trouble, fault: str, *, first: bool) -> budgets.W
     if first:
         ledger, verdict_of_all = budgets.charge_incident(ledger, turn.now_s)
         verdicts.append(verdict_of_all)
-    for seat in trouble.seats:
-        ledger, verdict_of_cause = budgets.charge_cause(ledger, fault, seat, turn.now_s)
+    for place in _places(turn, trouble):
+        ledger, verdict_of_cause = budgets.charge_cause(ledger, fault, place, turn.now_s)
         verdicts.append(verdict_of_cause)
     turn.update(ledger=ledger)
     return next((v for v in verdicts if isinstance(v, budgets.Exceeded)), verdict)
+
+
+def _places(turn: Turn, trouble: Trouble) -> tuple[int | str, ...]:
+    """What a loss is booked on: its seats, or their node, or once in an incident what took several nodes along."""
+    incident = turn.incident()
+    if not trouble.node:
+        return trouble.seats
+    if not trouble.domain:
+        return (f"node {trouble.node}",)
+    if trouble.domain in incident.domains:
+        return ()
+    turn.update(incident=replace(incident, domains=(*incident.domains, trouble.domain)))
+    return (trouble.domain,)
 
 
 def _spent(state: State, incident: Incident) -> frozenset[Rung]:
@@ -240,7 +263,12 @@ def _clear(turn: Turn, trouble: Trouble, rung: Rung) -> None:
 
 def start_when_clear(turn: Turn) -> None:
     """Start the group anew once every member of the old one has ended."""
-    if turn.state.life is Life.CLEARING and not membership.ending_members(turn.state):
+    state = turn.state
+    if state.life is not Life.CLEARING or membership.ending_members(state):
+        return
+    short = len(membership.placements(state)) < state.settings.seats
+    membership.note_shortage(turn, short=short)
+    if not short:
         turn.phase(Phase.INTERRUPT)
         turn.phase(Phase.REGROUP)
         membership.start_group(turn, _origin(turn))
@@ -267,6 +295,21 @@ def _gather(turn: Turn, trouble: Trouble, *, use_spares: bool) -> None:
     regroup_when_gathered(turn)
 
 
+def fill_from(turn: Turn, node: str) -> None:
+    """A node is there that seats without room have waited for."""
+    state, incident = turn.state, turn.incident()
+    if not membership.empty_seats(state):
+        return
+    filled = membership.fill_seats(turn, use_spares=Rung.SPARE not in _spent(state, incident))
+    if filled:
+        moves = any(membership.home(state, seat) != node for seat in filled)
+        rung = Rung.REPLACE_NODE if moves else Rung.FORK
+        reason = f"{node} is there and takes seats {list(filled)}; the other members have kept their state"
+        turn.note(Decided(incident=incident.number, rung=rung, term=state.term + 1, reason=reason))
+        turn.update(incident=replace(turn.incident(), rung=rung))
+    regroup_when_gathered(turn)
+
+
 def regroup_when_gathered(turn: Turn) -> None:
     """Begin the next term once the lost have ended, the survivors have paused and the newcomers are ready."""
     state = turn.state
@@ -279,5 +322,5 @@ def regroup_when_gathered(turn: Turn) -> None:
         return
     if turn.incident().phase is Phase.INTERRUPT:
         turn.phase(Phase.REGROUP)
-    if all(p.stage in (Stage.PAUSED, Stage.WARM) for p in members):
+    if all(p.stage in (Stage.PAUSED, Stage.WARM) for p in members) and not membership.empty_seats(state):
         membership.begin_term(turn)

@@ -55,6 +55,7 @@ class Carry:
         self._watch.start_group()
         self._keeping.start_group(decision.origin)
         self._births.start_group(decision)
+        self._watch.expect()
 
     @_out.register
     def _(self, decision: StartProc) -> None:
@@ -73,6 +74,7 @@ class Carry:
     @_out.register
     def _(self, decision: BeginTerm) -> None:
         self._births.begin_term(decision)
+        self._watch.expect()
 
     @_out.register
     def _(self, decision: PlanRestore) -> None:

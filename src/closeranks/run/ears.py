@@ -198,7 +198,7 @@ class Ears:
         context = self._context
         occupants = {seat: context.workers.get(proc) for seat, proc in context.members.items()}
         facts = {seat: worker.facts for seat, worker in occupants.items() if worker and worker.facts is not None}
-        if self._compared_group == context.group or len(facts) < context.options.seats:
+        if self._compared_group == context.group or len(facts) < len(occupants):
             return True
         self._compared_group = context.group
         findings = (*self._resources, *compare(facts))

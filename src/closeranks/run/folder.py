@@ -41,9 +41,9 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-def default_folder(now_utc: str) -> Path:
-    """``runs/<utc-timestamp>-<4 hex>`` below the working directory."""
-    return Path("runs") / f"{now_utc}-{secrets.token_hex(2)}"
+def default_folder(name: str) -> Path:
+    """``runs/<name>-<4 hex>`` below the working directory."""
+    return Path("runs") / f"{name}-{secrets.token_hex(2)}"
 
 
 def claim(folder: Path, options: RunOptions, command: tuple[str, ...]) -> Path:

@@ -1,0 +1,115 @@
+"""Nodes that come and go. A run of one node hears nothing of this."""
+
+from __future__ import annotations
+
+from closeranks.decide import endings, membership, trouble
+from closeranks.decide.diagnosis import Seen, Trouble
+from closeranks.decide.domains import failed_domain
+from closeranks.decide.placement import first_layout, rank
+from closeranks.decide.protocol import NodeJoined, NodeLost, Origin
+from closeranks.decide.state import Life, Node, Proc, Stage, State
+from closeranks.decide.turn import Turn
+from closeranks.events import ErrorSeen
+
+_KEEPS_SPARES = frozenset({Life.JOINING, Life.REGROUPING, Life.RESTORING, Life.RUNNING})
+
+
+def assemble(turn: Turn) -> None:
+    """Start the first group once the nodes for it are there."""
+    if turn.state.settings.nodes_needed:
+        turn.enter(Life.ASSEMBLING)
+    _start_when_assembled(turn)
+
+
+def _start_when_assembled(turn: Turn) -> None:
+    state = turn.state
+    slots = {node.name: node.slots for node in state.nodes.values()}
+    if state.settings.nodes_needed and not first_layout(state.settings.seats, slots, state.settings.nodes_needed):
+        return
+    membership.start_group(turn, Origin.NOTHING if state.saved_step is None else Origin.NEWEST)
+
+
+def assembling_late(turn: Turn) -> None:
+    """Too few nodes came in time: say which."""
+    settings = turn.state.settings
+    if turn.now_s - turn.state.since_s >= settings.deadlines.nodes_s:
+        there = ", ".join(sorted(turn.state.nodes, key=rank)) or "none"
+        reason = f"{_shortage(turn.state)} within {settings.deadlines.nodes_s:g} s; there are: {there}"
+        endings.fail(turn, 1, f"{reason}; start the missing ones, or ask for fewer with --nnodes")
+
+
+def _shortage(state: State) -> str:
+    needed, seats = state.settings.nodes_needed, state.settings.seats
+    if len(state.nodes) < needed:
+        missing = [name for k in range(needed) if (name := f"n{k}") not in state.nodes]
+        return f"{len(state.nodes)} of {needed} nodes joined, {', '.join(missing)} did not"
+    slots = sum(node.slots for node in state.nodes.values())
+    return f"{len(state.nodes)} nodes joined, with room for {slots} of {seats} seats"
+
+
+def joined(turn: Turn, fact: NodeJoined) -> None:
+    """A node is there, empty."""
+    state = turn.state
+    if not state.settings.nodes_needed or fact.node in state.nodes or fact.slots < 1:
+        return
+    node = Node(name=fact.node, slots=fact.slots, domains=dict(fact.domains))
+    turn.update(
+        nodes={**state.nodes, node.name: node},
+        lost_nodes={name: gone for name, gone in state.lost_nodes.items() if name != node.name},
+    )
+    if state.life is Life.ASSEMBLING:
+        _start_when_assembled(turn)
+    elif state.life is Life.GATHERING:
+        trouble.fill_from(turn, node.name)
+    elif state.life is Life.CLEARING:
+        trouble.start_when_clear(turn)
+    elif state.life in _KEEPS_SPARES and state.group.joined_s is not None and not (state.incident or state.stop):
+        membership.refill_spares(turn)
+
+
+def lost(turn: Turn, fact: NodeLost) -> None:
+    """A node is gone, with all that ran there: one loss, however many seats it held."""
+    state = turn.state
+    node = state.nodes.get(fact.node)
+    if node is None:
+        return
+    left = {name: other for name, other in state.nodes.items() if name != node.name}
+    turn.update(nodes=left, lost_nodes={**state.lost_nodes, node.name: node})
+    here = [p for p in state.procs.values() if p.node == node.name]
+    members = tuple(p for p in here if p.seat is not None and p.stage is not Stage.DOOMED)
+    for proc in here:
+        if proc not in members:
+            turn.drop(proc)
+    if members:
+        over = "the last step was closed everywhere before" if state.life is Life.LEAVING else ""
+        trouble.meet(turn, _trouble(state, node, members, fact.detail), gone=members, hopeless=over)
+        return
+    turn.note(ErrorSeen(detector=Seen.NODE.value, seat=None, proc=None, detail=f"{node.name} was lost: {fact.detail}"))
+    trouble.start_when_clear(turn)
+    trouble.regroup_when_gathered(turn)
+
+
+def _trouble(state: State, node: Node, members: tuple[Proc, ...], detail: str) -> Trouble:
+    seats = tuple(sorted(p.seat for p in members if p.seat is not None))
+    before = () if state.incident is None else state.incident.nodes
+    others = [state.lost_nodes[name] for name in before if name in state.lost_nodes]
+    living = [other for other in state.nodes.values() if other.name != node.name]
+    domain = failed_domain(node, others, living)
+    told = f"{node.name} with seats {list(seats)} was lost: {detail}"
+    if domain:
+        together = ", ".join(sorted({node.name, *(other.name for other in others)}, key=rank))
+        told = f"{told}; {domain} failed as one, {together} were lost in this incident"
+    return Trouble(seen=Seen.NODE, detail=told, seats=seats, node=node.name, domain=domain)
+
+
+def check_room(turn: Turn) -> None:
+    """Seats have waited for a node as long as they may."""
+    state, patience_s = turn.state, turn.state.settings.node_patience_s
+    since_s = state.short_since_s
+    if state.life not in (Life.GATHERING, Life.CLEARING) or since_s is None or turn.now_s - since_s < patience_s:
+        return
+    roomless = sorted(set(membership.empty_seats(state)) - set(membership.placements(state)))
+    there = ", ".join(sorted(state.nodes, key=rank)) or "none"
+    detail = f"no node with room for seats {roomless} came within {patience_s:g} s; there are: {there}"
+    way_out = "start another node for this run, or the run again with fewer"
+    trouble.meet(turn, Trouble(seen=Seen.NO_ROOM, detail=detail, allowed_s=patience_s), hopeless=way_out)
