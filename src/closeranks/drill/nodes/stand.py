@@ -87,8 +87,9 @@ class Stand:
     # --- network ------------------------------------------------------------------------------------------------
 
     def address(self, node: str) -> str:
-        """Where it is reached."""
-        return f"127.0.1.{1 + self.nodes.index(node)}"
+        """Where it is reached; nodes differ by their ports."""
+        del node
+        return "127.0.0.1"
 
     def _way_in(self, node: str) -> list[str]:
         """What stands before a command that is to run on the node."""
