@@ -27,6 +27,7 @@ from closeranks.nodes.calling import Caller, Hearer, Missed
 from closeranks.nodes.link import Connection, Ears, End
 from closeranks.nodes.probes import answer_probes, probe
 from closeranks.run.births import Births
+from closeranks.run.carry import Carry
 from closeranks.run.context import Context
 from closeranks.run.doubts import ask
 from closeranks.run.exits import Exits
@@ -45,6 +46,7 @@ class Parts(NamedTuple):
 
     exits: Exits
     watch: Watch
+    carry: Carry
 
 
 class Member:
@@ -77,9 +79,9 @@ class Member:
         self.failed = ""  # why this node can take no workers
         self._parts: Parts
 
-    async def join(self, births: Births, exits: Exits, watch: Watch) -> str:
+    async def join(self, births: Births, exits: Exits, watch: Watch, carry: Carry) -> str:
         """Begin to look for a leader, who acts through these; the problem, "" when there is none."""
-        self._parts = Parts(exits, watch)
+        self._parts = Parts(exits, watch, carry)
         births.open_store = self._stores.elsewhere
         here = words.Address(host=self._identity.host, port=0)
         try:
@@ -126,6 +128,7 @@ class Member:
         if word.store is not None:
             self._stores.announced = word.store
         self._known.told(word.decision)
+        self._parts.carry.stamp = word.stamp
         self._context.carry_out(word.decision)
 
     def _say(self, word: words.FromNode) -> None:

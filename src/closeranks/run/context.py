@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from closeranks.decide.protocol import Decision, EndRun, Fact, StopAsked
-from closeranks.events import AnyEvent, IncidentClosed, IncidentOpened, ProcessExited, ProcessFailed
+from closeranks.events import AnyEvent, IncidentClosed, IncidentOpened, ProcessExited, ProcessFailed, Stamp
 from closeranks.journal import Journal, JournalError
 from closeranks.run.birth import Node
 from closeranks.run.options import RunOptions
@@ -94,10 +94,10 @@ class Context:
         finally:
             self._feeding = False
 
-    def note(self, event: AnyEvent) -> None:
+    def note(self, event: AnyEvent, stamp: Stamp | None = None) -> None:
         """Write to the journal. A full disk is told once and ends nothing."""
         try:
-            self.screen.record(self.journal.append(event, self.term))
+            self.screen.record(self.journal.append(event, self.term, stamp))
             self._journal_lost = False
         except JournalError as error:
             if not self._journal_lost:

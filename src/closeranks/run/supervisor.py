@@ -173,7 +173,8 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     watch = Watch(context, exits, orphans, None if member else Doubts(context, bounds_of(context.options)))
     exits.before_release, exits.explain = watch.part, watch.explain
     keeping.attach(watch)
-    context.carry_out = Carry(context, births, exits, watch, keeping).out
+    carry = Carry(context, births, exits, watch, keeping)
+    context.carry_out = carry.out
     _write_start(context, file)
     asyncio.get_running_loop().set_exception_handler(lambda _loop, what: _defect(context, what))
     if problem := await keeping.open():
@@ -182,7 +183,7 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     context.spawn(keeping.run())
     if member is None:
         context.feed(Begun(saved_step=keeping.saved_step))
-    elif problem := await member.join(births, exits, watch):
+    elif problem := await member.join(births, exits, watch, carry):
         context.fail(problem, EXIT_USAGE)
     await context.ended.wait()
     await end_workers(context)
