@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from closeranks import journal
 from closeranks.drill.nodes.namespaces import NamespaceStand
+from closeranks.drill.nodes.ports import connected
 from closeranks.events import ProcessReady
 
 SEATED, SPARE, AUTHORITY = ("n0", "n1"), "n2", "authority"
@@ -73,7 +74,7 @@ def closeranks_side() -> Side:
         launcher = [sys.executable, "-m", "closeranks", "run", "--view", "text", "--run-dir", str(run_of(place, node))]
         authority = f"etcd://{place.stand.address(AUTHORITY)}:{ETCD_PORT}"
         nodes = ["--nnodes", str(len(SEATED)), "--node-rank", node[1:], "--nproc-per-node", str(PER_NODE)]
-        return [*launcher, *nodes, "--job", place.stand.name, "--authority", authority]
+        return [*launcher, *nodes, "--run-id", place.stand.name, "--authority", authority]
 
     token = ("CLOSERANKS_TOKEN", TOKEN)
     return Side(command, "closeranks", spare_processes_wait, environment=(token,), needs_authority=True)
@@ -123,4 +124,4 @@ def _elastic(launcher: list[str], nodes: str) -> Callable[[Place, str], list[str
 
 def agent_is_connected(place: Place) -> bool:
     """Its agent has joined the rendezvous: it holds connections to the store on the first node."""
-    return place.stand.is_connected(SPARE, RENDEZVOUS_PORT)
+    return RENDEZVOUS_PORT in connected(place.stand.pids(SPARE))

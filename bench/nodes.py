@@ -1,4 +1,4 @@
-"""Kill one of two nodes while a third one waits: how long until all ranks complete a new step; and kill the coordinator.
+"""Kill one of two nodes while a third waits: how long until all ranks complete a new step; and kill the coordinator.
 
 Nodes are network namespaces on one bridge. The same training script (4.9 million parameters, DDP, AdamW, two ranks a
 node) runs under each launcher in the same namespaces, and the same log tells when all ranks have completed one step

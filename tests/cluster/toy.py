@@ -1,7 +1,7 @@
 """A tiny training job for several nodes. Every seat writes down each update as it begins to apply it.
 
-``toy.py STEPS STEP_MS``. A line of ``applied/seat<k>`` in the run folder: step, term, incarnation, pid, and the time at
-which the update began.
+``toy.py STEPS STEP_MS``. A line of ``applied/seat<k>`` in the run folder: step, term, pid, and the time at which
+the update began.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Numbers:
 
 def write_down(job: cr.Job, step: int, began_s: float) -> None:
     APPLIED.mkdir(mode=0o700, exist_ok=True)
-    line = f"{step} {job.term} {job.incarnation} {os.getpid()} {began_s!r}\n"
+    line = f"{step} {job.world.term} {os.getpid()} {began_s!r}\n"
     fd = os.open(APPLIED / f"seat{job.rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.write(fd, line.encode())
     os.close(fd)

@@ -9,14 +9,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from closeranks.drill.nodes import marked
 from closeranks.drill.nodes.stand import Stand, owner_is_gone, sweep_processes
@@ -26,7 +25,6 @@ _NEEDED: Final = ("ip", "nft", "nsenter")
 _NETWORK: Final = "10.213.0"
 _TABLE: Final = "cuts"
 _DOWN_S: Final = 5.0
-_ESTABLISHED, _LISTEN = "01", "0A"  # as /proc/net/tcp has them
 
 
 class Cut(NamedTuple):
@@ -44,7 +42,7 @@ class NamespaceStand(Stand):
 
     can_cut = True
 
-    def __enter__(self) -> NamespaceStand:
+    def __enter__(self) -> Self:
         """Sweep what others left, then set up.
 
         Raises:
@@ -92,20 +90,6 @@ class NamespaceStand(Stand):
     def power_on(self, node: str) -> None:
         """The link is up again; nothing runs yet."""
         self._inside(node, "ip", "link", "set", "eth0", "up")
-
-    def listening(self, node: str, words: str) -> frozenset[int]:
-        """TCP ports on which those processes of the node listen whose command line contains ``words``."""
-        pids = [pid for pid in self.pids(node) if words in _command_line(pid)]
-        sockets = {name for pid in pids for name in _sockets(pid)}
-        found = (row for pid in pids[:1] for row in _tcp(pid))
-        return frozenset(row.here for row in found if row.state == _LISTEN and row.socket in sockets)
-
-    def is_connected(self, node: str, port: int) -> bool:
-        """Whether a process of the node has a connection to that TCP port."""
-        pids = self.pids(node)
-        sockets = {name for pid in pids for name in _sockets(pid)}
-        found = (row for pid in pids[:1] for row in _tcp(pid))
-        return any(row.state == _ESTABLISHED and row.there == port and row.socket in sockets for row in found)
 
     # --- set-up -------------------------------------------------------------------------------------------------
 
@@ -192,40 +176,3 @@ def _do(*words: str, text: str = "") -> None:
     done = subprocess.run(words, input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(words)}: status {done.returncode}: {done.stderr.strip()}")
-
-
-def _command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _sockets(pid: int) -> list[str]:
-    found: list[str] = []
-    with contextlib.suppress(OSError):
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):  # closed since
-                found.append(str(entry.readlink()))
-    return found
-
-
-class _Row(NamedTuple):
-    here: int
-    there: int
-    state: str
-    socket: str  # as the links of /proc/PID/fd name it
-
-
-def _tcp(pid: int) -> list[_Row]:
-    """The TCP sockets of the namespace of the process."""
-    lines: list[str] = []
-    for table in ("tcp", "tcp6"):  # IPv4 spoken by a socket for both is in the second
-        with contextlib.suppress(OSError):
-            lines += Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()[1:]
-    rows = [line.split() for line in lines]
-    return [_Row(_port(row[1]), _port(row[2]), row[3], f"socket:[{row[9]}]") for row in rows]
-
-
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2], 16)

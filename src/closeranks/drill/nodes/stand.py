@@ -8,9 +8,10 @@ import secrets
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from closeranks.drill.nodes import marked
+from closeranks.drill.nodes.ports import command_line
 from closeranks.run.descendants import read_stat
 
 _NAME: Final = re.compile(r"crd-(\d+)-(\d+)-[0-9a-f]{6}")
@@ -31,9 +32,8 @@ class Stand:
         # The start time names the owner for good; its pid alone may belong to another process one day.
         self.name: Final = f"crd-{own.pid}-{own.start_ticks}-{secrets.token_hex(3)}"
         self.nodes: Final = tuple(nodes)
-        self._cut_off: set[str] = set()
 
-    def __enter__(self) -> Stand:
+    def __enter__(self) -> Self:
         """Sweep what others left, then set up."""
         sweep_processes()
         return self
@@ -67,6 +67,10 @@ class Stand:
     def pids(self, node: str) -> list[int]:
         """The living processes of a node."""
         return marked.marked(self.mark(node))
+
+    def processes(self, node: str, words: str) -> list[int]:
+        """Those of the node whose command line contains ``words``."""
+        return [pid for pid in self.pids(node) if words in command_line(pid)]
 
     def kill(self, node: str) -> None:
         """SIGKILL to all of it: its kernel lives on and closes its connections."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import msgspec
@@ -20,7 +21,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     seat: int
     step: int
     term: int
-    incarnation: int
+    pid: int  # of the incarnation
     began_s: float  # all nodes of a drill are on one machine: one clock
 
 
@@ -84,20 +85,17 @@ def applied_twice(applied: Iterable[Applied]) -> list[str]:
         by_seat[one.seat].append(one)
     broken = []
     for seat, ones in sorted(by_seat.items()):
-        newest = None
-        seen: set[tuple[int, int]] = set()
-        for one in sorted(ones, key=lambda a: a.began_s):
-            if newest is not None and (one.incarnation < newest.incarnation or one.term < newest.term):
-                broken.append(
-                    f"seat {seat}: incarnation {one.incarnation} applied step {one.step} under term {one.term} "
-                    f"{one.began_s - newest.began_s:.3f} s after incarnation {newest.incarnation} had applied step "
-                    f"{newest.step} under term {newest.term}"
-                )
-            else:
-                newest = one
-            if (one.term, one.step) in seen:
-                broken.append(f"seat {seat} applied step {one.step} twice under term {one.term}")
-            seen.add((one.term, one.step))
+        ones.sort(key=lambda one: one.began_s)
+        followed: set[int] = set()  # incarnations after which another one has applied
+        for before, one in itertools.pairwise(ones):
+            if before.pid != one.pid:
+                followed.add(before.pid)
+            if one.pid in followed or one.term < before.term:
+                broken.append(f"seat {seat}: {_spell(one)} {one.began_s - before.began_s:.3f} s after {_spell(before)}")
+        times = Counter((one.term, one.step) for one in ones)
+        broken += [
+            f"seat {seat} applied step {step} {n} times under term {term}" for (term, step), n in times.items() if n > 1
+        ]
     return broken
 
 
@@ -118,6 +116,10 @@ def two_coordinators(records: Iterable[Record]) -> list[str]:
         for generation, ways in commits.items()
         if len(ways) > 1
     ]
+
+
+def _spell(one: Applied) -> str:
+    return f"process {one.pid} applied step {one.step} under term {one.term}"
 
 
 def _ends(run: NodeRun) -> list[RunEnded]:
