@@ -93,7 +93,7 @@ def _failed(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
 def _trouble(proc: Proc, fact: ProcEnded) -> Trouble:
     return Trouble(
         seen=Seen.EXIT if fact.crash is None else Seen.EXCEPTION,
-        detail=f"{_name(proc)} {_how(fact)}",
+        detail=account(proc, fact),
         seats=() if proc.seat is None else (proc.seat,),
         proc=proc.proc,
         code=fact.code,
@@ -112,6 +112,11 @@ def _left_early(proc: Proc, fact: ProcEnded) -> Trouble:
     )
 
 
+def account(proc: Proc, fact: ProcEnded) -> str:
+    """Who ended, and how."""
+    return f"{_name(proc)} {_how(fact)}"
+
+
 def _name(proc: Proc) -> str:
     return f"spare p{proc.proc}" if proc.seat is None else f"s{proc.seat}.{proc.incarnation}"
 
@@ -125,4 +130,6 @@ def _how(fact: ProcEnded) -> str:
         return "cannot be ended and was fenced"
     if fact.signal is not None:
         return f"was ended by {signal_name(fact.signal)}"
+    if fact.code is None:
+        return "is gone, and nobody saw how"
     return f"exited with code {fact.code}"
