@@ -293,15 +293,14 @@ class Hands:
 
     def kill(self, body: Body, seen_after_s: float) -> None:
         """It ends now, and that is seen so much later."""
-        if not body.alive:
-            return
         self.die(body)
+        # Of one that was dead already and had not been missed, this is how it is found.
         self._world.after(seen_after_s, self.tell_end, body, ProcEnded(**_ended(body, signal=_KILL)))
 
     def die(self, body: Body) -> None:
         """It ends now; who trains with it stands still."""
         world = self._world
-        if body.seat is not None and world.seats.get(body.seat) is body and world.stretch is not None:
+        if body.alive and world.seats.get(body.seat) is body and world.stretch is not None:
             world.halt(lost=True)
             self.notice_soon(body.term)
         body.alive = False

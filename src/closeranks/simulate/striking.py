@@ -178,16 +178,16 @@ class Striking:
         if stretch is None or len(world.seats) <= _ALONE or world.tainted_since is not None:
             return False
         world.tainted_since = stretch.after + stretch.closed_by(world.now_s)
-        world.after(strike.lasts_s, self._corruption_found)
+        world.after(strike.lasts_s, self.corruption_found)
         return True
 
-    def _corruption_found(self) -> None:
-        """A check of the state fails on every seat, each with another digest."""
+    def corruption_found(self) -> None:
+        """It is known now, unless a loss took it back before: a check of the state fails on every seat, each with another digest."""
         world = self._world
         if world.tainted_since is None:
-            return  # a loss took it back before it was found
+            return
         if world.stretch is None or world.going is None:
-            world.after(world.setup.step_s, self._corruption_found)
+            world.after(world.setup.step_s, self.corruption_found)
             return
         term = world.going
         world.halt(lost=True)

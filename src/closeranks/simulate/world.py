@@ -360,8 +360,11 @@ class World:
         trusted_before_s = self.now_s - self.setup.distrust_s
         found = self.saves.restore(origin, trusted_before_s)
         self.base = found.step
-        if self.tainted_since is not None and found.step <= self.tainted_since:
-            self.tainted_since = None
+        if self.tainted_since is not None:
+            if found.step <= self.tainted_since:
+                self.tainted_since = None
+            elif origin is Origin.VERIFIED:  # the corruption was older than what is distrusted: it is found again
+                self.after(self.setup.distrust_s + self.setup.step_s, self._striking.corruption_found)
         if self.struck_s is not None:
             self.checks.restored(found, self.struck_s, self.highest)
         return found
