@@ -65,13 +65,10 @@ class Striking:
         if not world.fleet.nodes:
             return self._crash(strike)
         taken = world.fleet.fail(strike.nodes, world.now_s + strike.lasts_s)
+        world.after(strike.lasts_s, self._mend)  # also for those that were out already and now return later
         if not taken.job and not taken.idle:
             return False
-        world.after(strike.lasts_s, self._mend)
-        if not world.fleet.whole:
-            world.hands.retire_spares(world.setup.timing.detect_s)
-        elif taken.idle:
-            world.hands.retire_spares(world.setup.timing.detect_s)
+        world.hands.retire_spares(world.setup.timing.detect_s)
         scope = Scope.NODE if len(taken.job) <= _ALONE else Scope.DOMAIN
         if len(taken.job) >= _MOST_OF_IT * world.fleet.nodes:
             for body in list(world.seats.values()):
@@ -114,13 +111,24 @@ class Striking:
         if stretch is not None:
             world.halt(lost=True)
         body.frozen = True
-        if stretch is None and body.joined:
-            return True  # it is missed where it is next waited for
-        seen = sight(world.setup.bounds, world.setup.step_s, steps)
-        after_s = seen.after_s if stretch is not None else world.setup.bounds.unlearned_s
-        fact = ProcStuck(proc=body.number, detail=seen.detail, silent_s=seen.silent_s, allowed_s=seen.allowed_s)
-        world.after(after_s, self._tell_stuck, body, fact)
+        if stretch is None and body.ready:
+            return True  # it is missed where the recovery waits for it next
+        self._find(body, steps, None if stretch is not None else world.setup.bounds.unlearned_s)
         return True
+
+    def _find(self, body: Body, steps: int, after_s: float | None) -> None:
+        """The detector finds a silent process: when its learned deadline is over, or so much later."""
+        world = self._world
+        seen = sight(world.setup.bounds, world.setup.step_s, steps)
+        fact = ProcStuck(proc=body.number, detail=seen.detail, silent_s=seen.silent_s, allowed_s=seen.allowed_s)
+        world.after(seen.after_s if after_s is None else after_s, self._tell_stuck, body, fact)
+
+    def missed(self, term: int) -> None:
+        """Training was about to go on, and not everybody came."""
+        self._world.hands.notice_soon(term)
+        for body in self._world.members(term):
+            if body.alive and body.frozen:
+                self._find(body, 0, None)
 
     def _tell_stuck(self, body: Body, fact: ProcStuck) -> None:
         if body.alive:

@@ -202,7 +202,10 @@ class World:
 
     def train(self, term: int) -> None:
         """Every seat has opened its next attempt now."""
-        if self.going != term or not self.together(term) or self._ended is not None:
+        if self.going != term or self._ended is not None:
+            return
+        if not self.together(term):
+            self._striking.missed(term)
             return
         self._accrue()
         if self.struck_s is not None:
@@ -287,7 +290,7 @@ class World:
         self._since_s, self._part = self.now_s, Part.DETECT
         for body in self.seats.values():
             body.closed = stretch.after + count
-        self._cover(stretch, lost=lost)
+        self._cover(stretch, self.now_s, lost=lost)
         if lost:
             self.struck_s = self.now_s
 
@@ -302,14 +305,13 @@ class World:
         opened_s = stretch.opened_s(count)
         done = max(0.0, self.now_s - opened_s) / stretch.step_s
         self._book(stretch, count, stretch.pause_s * stretch.saves(count), 0.0)
-        now_s, self.now_s = self.now_s, max(self.now_s, opened_s)
-        self._cover(stretch, lost=False)
+        upto_s = max(self.now_s, opened_s)  # a pause that has begun is part of what ends
+        self._cover(stretch, upto_s, lost=False)
         change()
         new_step_s = self.setup.step_s * self.slow
         carried = Part.USEFUL if stretch.after + count >= self.highest else Part.REPEATED
         self.book.add(carried, done * (stretch.step_s - new_step_s))
-        self._open(self.now_s - done * new_step_s, stretch.after + count)
-        self.now_s = now_s
+        self._open(upto_s - done * new_step_s, stretch.after + count)
 
     def _book(self, stretch: Stretch, count: int, pause_s: float, open_s: float) -> None:
         repeated = min(max(self.highest - stretch.after, 0), count)
@@ -322,9 +324,9 @@ class World:
             worked = ((count - repeated) * stretch.step_s, repeated * stretch.step_s, pause_s)
             self.tape.trained(self.seats.values(), worked, open_s, self.now_s)
 
-    def _cover(self, stretch: Stretch, *, lost: bool) -> None:
+    def _cover(self, stretch: Stretch, upto_s: float, *, lost: bool) -> None:
         taken = self.saves.taken
-        self.saves.cover(stretch, self.now_s, store_factor=self.store_factor, lost=lost)
+        self.saves.cover(stretch, upto_s, store_factor=self.store_factor, lost=lost)
         if self.saves.taken > taken:
             self.base = stretch.save_step(self.saves.taken - taken)
         newest = self.saves.newest()
