@@ -151,28 +151,36 @@ class Tape:
         )
         self.note(event, at_s, 0)
 
-    def trained(
-        self, members: Iterable[Body], worked: tuple[float, float, float], open_s: float, at_s: float
-    ) -> None:
-        """A stretch is over: useful, repeated and saving seconds, and those of the attempt that was open."""
-        useful_s, repeated_s, saving_s = worked
+    def trained(self, members: Iterable[Body], worked: tuple[float, float, float], at_s: float) -> None:
+        """A stretch is over at that time: its useful, repeated and saving seconds."""
+        spent = zip((Category.USEFUL, Category.REPEATED, Category.SNAPSHOT), worked, strict=True)
+        more = dict(spent)
         for body in members:
-            spent = {Category.USEFUL: useful_s, Category.REPEATED: repeated_s, Category.SNAPSHOT: saving_s}
-            for category, seconds in spent.items():
+            for category, seconds in more.items():
                 body.seconds[category] = body.seconds.get(category, 0.0) + seconds
+            body.category, body.since_s, body.stalled_since_s = Category.SHUT_DOWN, at_s, at_s
+
+    def carried(self, members: Iterable[Body], repeated: bool, seconds: float) -> None:
+        """The attempt that goes on under another pace has taken so much more than it would have under that pace."""
+        category = Category.REPEATED if repeated else Category.USEFUL
+        for body in members:
+            body.seconds[category] = body.seconds.get(category, 0.0) + seconds
+
+    def halted(self, members: Iterable[Body], open_s: float) -> None:
+        """Training stands still; the attempt that was open for so long is lost."""
+        for body in members:
             body.seconds[Category.STALLED] = body.seconds.get(Category.STALLED, 0.0) + open_s
-            body.category, body.since_s = Category.STALLED, at_s
-            body.stalled_since_s = at_s - open_s
+            body.category, body.stalled_since_s = Category.STALLED, body.since_s - open_s
 
     # --- state that lasts ---------------------------------------------------------------------------------------
 
-    def saved(self, step: int, pause_s: float, took_s: float, at_s: float) -> None:
+    def saved(self, step: int, pause_s: float, taken_s: float, at_s: float) -> None:
         """A save became durable."""
         self._generation += 1
         number = self._generation
         self.note(SnapshotTaken(save=number, step=step, image_bytes=0, pause_s=pause_s), at_s, 0)
         committed = CheckpointCommitted(
-            save=number, step=step, generation=number, written_bytes=0, reused_bytes=0, took_s=took_s
+            save=number, step=step, generation=number, written_bytes=0, reused_bytes=0, took_s=at_s - taken_s
         )
         self.note(committed, at_s, 0)
 

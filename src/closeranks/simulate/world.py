@@ -261,8 +261,20 @@ class World:
         now_s, self.now_s = self.now_s, stretch.closed_s(count)
         if self.tape is not None:
             self.tape.closed(stretch, count, self.highest)
+            self._queue_landing(stretch, count)
         self.feed(StepDone(step=stretch.after + count, duration_s=stretch.step_s))
         self.now_s = now_s
+
+    def _queue_landing(self, stretch: Stretch, count: int) -> None:
+        """The journal tells of a save when it is durable, if nothing comes between."""
+        if math.isfinite(self.store_factor) and stretch.saves(count) > stretch.saves(count - 1):
+            slowest_s = max(tier.write_s for tier in self.setup.tiers)
+            taken_s = stretch.opened_s(count)
+            self.at(taken_s + slowest_s * self.store_factor, self._landed, stretch, count, taken_s)
+
+    def _landed(self, stretch: Stretch, count: int, taken_s: float) -> None:
+        if self.stretch is stretch and self.tape is not None:
+            self.tape.saved(stretch.after + count, stretch.pause_s, taken_s, self.now_s)
 
     def settle(self) -> None:
         """Tell of the newest step that is closed by now."""
@@ -285,8 +297,10 @@ class World:
         opened_s = stretch.opened_s(count)
         open_s = max(0.0, self.now_s - opened_s)
         pause_s = stretch.pause_s * stretch.saves(count) - max(0.0, opened_s - self.now_s)
-        self._book(stretch, count, pause_s, open_s)
+        self._book(stretch, count, pause_s, self.now_s)
         self.book.add(Part.LOST, open_s)
+        if self.tape is not None:
+            self.tape.halted(self.seats.values(), open_s)
         self._since_s, self._part = self.now_s, Part.DETECT
         for body in self.seats.values():
             body.closed = stretch.after + count
@@ -304,16 +318,18 @@ class World:
         count = self._count()
         opened_s = stretch.opened_s(count)
         done = max(0.0, self.now_s - opened_s) / stretch.step_s
-        self._book(stretch, count, stretch.pause_s * stretch.saves(count), 0.0)
         upto_s = max(self.now_s, opened_s)  # a pause that has begun is part of what ends
+        self._book(stretch, count, stretch.pause_s * stretch.saves(count), upto_s)
         self._cover(stretch, upto_s, lost=False)
         change()
         new_step_s = self.setup.step_s * self.slow
         carried = Part.USEFUL if stretch.after + count >= self.highest else Part.REPEATED
         self.book.add(carried, done * (stretch.step_s - new_step_s))
+        if self.tape is not None:
+            self.tape.carried(self.seats.values(), carried is Part.REPEATED, done * (stretch.step_s - new_step_s))
         self._open(upto_s - done * new_step_s, stretch.after + count)
 
-    def _book(self, stretch: Stretch, count: int, pause_s: float, open_s: float) -> None:
+    def _book(self, stretch: Stretch, count: int, pause_s: float, at_s: float) -> None:
         repeated = min(max(self.highest - stretch.after, 0), count)
         self.book.add(Part.USEFUL, (count - repeated) * stretch.step_s)
         self.book.add(Part.REPEATED, repeated * stretch.step_s)
@@ -322,7 +338,7 @@ class World:
         self.checks.trained(stretch.after, count, self.highest)
         if self.tape is not None:
             worked = ((count - repeated) * stretch.step_s, repeated * stretch.step_s, pause_s)
-            self.tape.trained(self.seats.values(), worked, open_s, self.now_s)
+            self.tape.trained(self.seats.values(), worked, at_s)
 
     def _cover(self, stretch: Stretch, upto_s: float, *, lost: bool) -> None:
         taken = self.saves.taken
@@ -349,10 +365,11 @@ class World:
         self.stretch = None
         pause_s = stretch.pause_s * stretch.saves(max(0, count - 1))
         final_s = stretch.pause_s if self.setup.tiers else 0.0  # the end is saved, too
-        self._book(stretch, count, pause_s, 0.0)
-        self.book.add(Part.SAVING, final_s)
         self.now_s += final_s
+        self._book(stretch, count, pause_s + final_s, self.now_s)
         self._since_s = self.now_s
+        if self.setup.tiers and self.tape is not None:
+            self.tape.saved(last, stretch.pause_s, self.now_s, self.now_s)
         for body in list(self.seats.values()):
             body.closed = last
             self.feed(ProcFinished(proc=body.number, step=last))
