@@ -100,13 +100,11 @@ class Member:
 
     def _note_start(self) -> None:
         identity, options = self._identity, self._context.options
-        first = identity.rank * options.slots if identity.rank < options.nnodes else options.seats
         self._context.note(
             NodeStarted(
                 rank=identity.rank,
                 nodes=options.nnodes,
                 slots=options.slots,
-                seats=tuple(range(first, min(first + options.slots, options.seats))),
                 boot=identity.boot,
                 hostname=identity.hostname,
             )
