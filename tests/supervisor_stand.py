@@ -12,6 +12,7 @@ from pathlib import Path
 from closeranks.decide.protocol import Decision, Fact, ProcEnded
 from closeranks.journal import Journal
 from closeranks.run.birth import CONTROL, Place, open_channels
+from closeranks.run.circle import Alone
 from closeranks.run.context import Context
 from closeranks.run.ears import Ears
 from closeranks.run.exits import Exits
@@ -56,7 +57,7 @@ class Stand:
             screen=self.screen,
         )
         self.exits = Exits(self.context, Orphans())
-        self.ears = Ears(self.context, self.exits, Keeping(self.context, Vault(), None))
+        self.ears = Ears(self.context, self.exits, Keeping(self.context, Vault(), Alone(self.context.fail), None))
         self.child = subprocess.Popen(["sleep", "1000"])
         channels, theirs = open_channels("test")
         self.theirs = socket.socket(fileno=os.dup(theirs[CONTROL]))  # the worker's end, to speak in its name

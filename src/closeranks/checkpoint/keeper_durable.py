@@ -56,7 +56,7 @@ class Durable:
             probe(self.store)
             self.term = self.log.claim(self._config.owner)
         history = self.log.refresh()
-        return Opened(term=self.term or history.term, generations=_known(history))
+        return Opened(term=self.term or history.term, generations=known_generations(history))
 
     def save(self, ticket: Ticket) -> Committed:
         """Make one save durable and see it committed.
@@ -212,7 +212,8 @@ class Durable:
             self._bases[publish.group, part.index.writer] = Previous(generation, part.index, part.depth)
 
 
-def _known(history: History) -> tuple[Known, ...]:
+def known_generations(history: History) -> tuple[Known, ...]:
+    """What is alive, newest first."""
     return tuple(
         Known(
             generation=one.number,

@@ -26,6 +26,7 @@ from closeranks.decide.protocol import (
     EndAfterStep,
     EndRun,
     Fact,
+    GroupLoaded,
     NodeBack,
     NodeJoined,
     NodeLost,
@@ -33,6 +34,8 @@ from closeranks.decide.protocol import (
     Note,
     PlanRestore,
     StartGroup,
+    StateSaved,
+    StepDone,
     TermPoisoned,
     Tick,
 )
@@ -145,6 +148,10 @@ class Coordinator:
                 self._reported(attendee, word)
             case words.SeatFacts():
                 self._compare(word)
+            case words.ToSavers():
+                self._pass_on(attendee, word)
+            case words.Hopeless():
+                self._decide(EndRun(outcome="failed", exit_code=word.exit_code, reason=word.reason))
             case words.Farewell():
                 self.absences.said_farewell(attendee, word.reason)
             case _:
@@ -168,7 +175,22 @@ class Coordinator:
         if lease_s > 0:
             attendee.send(words.Granted(number=word.number, lease_s=lease_s))
         if attendee.admitted:
-            self._feed_all(self._progress.beat(attendee.node, attendee.boot, word))
+            done = self._progress.beat(attendee.node, attendee.boot, word)
+            self._feed_all(done)
+            self._tell_first(done)
+
+    def _tell_first(self, done: tuple[StepDone, ...]) -> None:
+        """The node of the first seat decides when the state is saved."""
+        first = self._attendees.get(next(iter(self._tenure.record.nodes), ""))
+        if first is not None:
+            for one in done:
+                first.send(words.StepClosedEverywhere(step=one.step, duration_s=one.duration_s))
+
+    def _pass_on(self, sender: Attendee, word: words.ToSavers) -> None:
+        heard = words.FromSaver(node=sender.node, body=word.body)
+        for attendee in self._attendees.values():
+            if word.to in ("", attendee.node):
+                attendee.send(heard)
 
     def _reported(self, attendee: Attendee, word: words.Report) -> None:
         attendee.report = word
@@ -196,6 +218,8 @@ class Coordinator:
         if void:
             attendee.send(words.Dismissed(procs=void))
         self._note_accepted(attendee)
+        if self._tenure.record.term == 0 and report.saved_step is not None:
+            self._feed(StateSaved(step=max(report.saved_step, self._mind.state.saved_step or -1)))
         self._feed(NodeJoined(node=attendee.node, slots=introduction.slots, domains=introduction.domains))
 
     def _note_accepted(self, attendee: Attendee) -> None:
@@ -248,6 +272,8 @@ class Coordinator:
     def _feed(self, fact: Fact) -> None:
         if self._ending is not None or not self._mind.whole:
             return
+        if isinstance(fact, GroupLoaded):
+            self._progress.settle(fact.step)  # what the group begins with was closed long ago
         for decision in self._mind.step(fact):
             self._decide(decision)
         memo = self._mind.new_memo()
@@ -322,7 +348,7 @@ class Coordinator:
         if address is None:
             raise Deposed
         self._progress.begin(members, fresh=isinstance(decision, StartGroup))
-        self._tell_all(words.Do(decision=decision, store=address))
+        self._tell_all(words.Do(decision=decision, store=address, places=members.nodes))
         if address == NOWHERE and isinstance(decision, BeginTerm):
             self._feed(TermPoisoned(proc=decision.procs[0], term=decision.term, detail="the term has no store"))
 

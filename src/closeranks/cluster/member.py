@@ -11,6 +11,7 @@ import random
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from closeranks import messages
@@ -18,6 +19,7 @@ from closeranks.cluster import aside
 from closeranks.cluster.candidate_link import CandidateLink
 from closeranks.cluster.identity import Identity, meeting_point
 from closeranks.cluster.known import Known
+from closeranks.cluster.saving_circle import NodesCircle
 from closeranks.cluster.term_stores import TermStores
 from closeranks.decide import allegiance
 from closeranks.decide.allegiance import Accepted, Allegiance, Order
@@ -80,6 +82,8 @@ class Member:
         self._caller = Caller(identity.keys, words.FromCoordinator, Hearer(self._up, self._missed), draw)
         self._missed_of: deque[str] = deque(maxlen=1)
         self.failed = ""  # why this node can take no workers
+        self.circle = NodesCircle(identity.node, self._say)
+        self.saved_step: Callable[[], int | None] = lambda: None  # newest that a restart of the group could use
         self._parts: Parts
 
     async def join(self, births: Births, exits: Exits, watch: Watch, carry: Carry) -> str:
@@ -130,7 +134,7 @@ class Member:
                 return ()
             case StepDone():
                 self._closed.append(words.ClosedHere(step=fact.step, duration_s=fact.duration_s))
-                self._closed_step = max(self._closed_step, fact.step)
+                self._closed_step = fact.step  # not the highest: a group may have begun with an older state
                 return ()
             case StopAsked():
                 self._stop.append(fact)  # a leader that comes later is told too
@@ -145,6 +149,8 @@ class Member:
         if word.store is not None:
             self._stores.announced = word.store
         self._known.told(word.decision)
+        if word.places:
+            self.circle.seated(word.places)
         self._parts.carry.stamp = word.stamp
         self._context.carry_out(word.decision)
 
@@ -219,6 +225,7 @@ class Member:
             memo_epoch=epoch,
             memo_seq=seq,
             failed=self.failed,
+            saved_step=self.saved_step(),
         )
 
     def _hear(self, connection: Connection, word: words.FromCoordinator) -> None:
@@ -243,6 +250,7 @@ class Member:
         connection.send(self._report())
         for fact in self._stop:
             connection.send(words.Heard(fact=fact))
+        self.circle.back()
         self._send_beat(now_s)
 
     def _turned_away(self, connection: Connection, word: words.TurnedAway) -> None:
@@ -258,6 +266,10 @@ class Member:
                 self._say(self._report())
             case words.Do():
                 self._do(word)
+            case words.FromSaver():
+                self.circle.hear(word)
+            case words.StepClosedEverywhere():
+                self.circle.closed_everywhere(word)
             case words.StopAt():
                 for worker in self._members():
                     worker.send(messages.StopAfter(step=word.step))

@@ -63,6 +63,7 @@ class Mind:
             incidents=record.incidents,
             nodes=tuple(_known(attendee, report) for attendee, report in reports.items()),
             memo=_newest_memo(reports.values()),
+            saved_step=next((r.saved_step for a, r in reports.items() if a.node in record.nodes[:1]), None),
         )
         self._state, decisions = adopt(self._settings, known, time.monotonic())
         return decisions

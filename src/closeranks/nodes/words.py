@@ -56,6 +56,7 @@ class Report(_Word, frozen=True, tag=True):
     memo_epoch: int = 0
     memo_seq: int = 0
     failed: str = ""  # this node cannot take workers: what its preflight found
+    saved_step: int | None = None  # newest that a restart of the group could go on after, as this node knows
 
 
 class SeatSign(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -148,6 +149,20 @@ class Spoken(_Word, frozen=True, tag=True):
     event: AnyEvent
 
 
+class ToSavers(_Word, frozen=True, tag=True):
+    """Pass this on to the saver of a node, or of every node, the sender's included."""
+
+    body: bytes  # see cluster/saving_words.py
+    to: str = ""  # a node; "": all of them
+
+
+class Hopeless(_Word, frozen=True, tag=True):
+    """The job cannot go on, for a reason that no other node could do anything about."""
+
+    reason: str
+    exit_code: int
+
+
 class Farewell(_Word, frozen=True, tag=True):
     """This supervisor ends; its workers have ended."""
 
@@ -165,6 +180,8 @@ FromNode = (
     | Confirmed
     | SeatFacts
     | Spoken
+    | ToSavers
+    | Hopeless
     | Farewell
 )
 
@@ -204,6 +221,7 @@ class Do(_Word, frozen=True, tag=True):
 
     decision: Decision
     store: Address | None = None  # where the members of StartGroup and BeginTerm meet
+    places: tuple[str, ...] = ()  # and their nodes, by seat
     stamp: Stamp | None = None  # of a Note
 
 
@@ -254,6 +272,33 @@ class Dismissed(_Word, frozen=True, tag=True):
     procs: tuple[int, ...]
 
 
+class FromSaver(_Word, frozen=True, tag=True):
+    """What the saver of a node said; see ToSavers."""
+
+    node: str
+    body: bytes
+
+
+class StepClosedEverywhere(_Word, frozen=True, tag=True):
+    """To the node of seat 0: every seat closed the step."""
+
+    step: int
+    duration_s: float  # as of the slowest node
+
+
 FromCoordinator = (
-    Welcome | TurnedAway | ReportAgain | Granted | Do | StopAt | OpenStore | Reach | Probe | Confirm | Memo | Dismissed
+    Welcome
+    | TurnedAway
+    | ReportAgain
+    | Granted
+    | Do
+    | StopAt
+    | OpenStore
+    | Reach
+    | Probe
+    | Confirm
+    | Memo
+    | Dismissed
+    | FromSaver
+    | StepClosedEverywhere
 )

@@ -39,7 +39,7 @@ class Generations:
         """The highest step that can be gone back to."""
         return max((kept.step for kept in self._kept.values() if not kept.broken), default=None)
 
-    def opened(self, report: keeper.Opened) -> None:
+    def opened(self, generations: tuple[keeper.Known, ...]) -> None:
         """The store told what it holds."""
         self._kept = {
             known.generation: Kept(
@@ -49,7 +49,7 @@ class Generations:
                 verified=known.verified == "held",
                 broken=known.verified == "broken",
             )
-            for known in report.generations
+            for known in generations
             if known.group == ""
         }
 

@@ -1,4 +1,4 @@
-"""The run's keeper: started, listened to from the supervisor's loop, and replaced when it is lost."""
+"""The keeper of this node: started, listened to from the supervisor's loop, and replaced when it is lost."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final
+
+from msgspec.structs import replace
 
 from closeranks.checkpoint.keeper_client import KeeperClient, KeeperLost, start_keeper
 from closeranks.checkpoint.keeper_config import KeeperConfig
@@ -28,6 +30,7 @@ class KeeperLink:
         self._client: KeeperClient | None = None
         self._restarts = 0
         self._store_term = 0
+        self._changing = asyncio.Lock()
         self.closed = ""  # why there can be no keeper any more
         self.on_change: Callable[[], None] = lambda: None  # a keeper is there again, or there will be none
 
@@ -41,8 +44,16 @@ class KeeperLink:
         """The term under which the newest keeper writes to the store."""
         return self._store_term
 
-    async def open(self) -> str:
-        """Start a keeper and wait until the store answers; the problem, "" when there is none."""
+    async def open(self, *, lead: bool = True) -> str:
+        """Start a keeper and wait until the store answers; the problem, "" when there is none.
+
+        The keeper of a lead claims the store: those of older leads can commit nothing any more.
+        """
+        async with self._changing:
+            self._config = replace(self._config, lead=lead)
+            return await self._open()
+
+    async def _open(self) -> str:
         try:
             client = start_keeper(self._config)
             self._context.keeper_pid = client.pid
@@ -58,6 +69,16 @@ class KeeperLink:
         asyncio.get_running_loop().add_reader(client.fileno(), self.read)
         self._on_report(report)
         return ""
+
+    async def drop(self) -> None:
+        """End the keeper at once, if there is one; what it was writing is reported as lost."""
+        async with self._changing:
+            client, self._client = self._client, None
+            if client is None:
+                return
+            asyncio.get_running_loop().remove_reader(client.fileno())
+            for report in await asyncio.to_thread(client.close, 0.0):
+                self._on_report(report)
 
     def publish(self, message: Publish, fds: Sequence[int]) -> None:
         """Have a save written. A keeper that is lost meanwhile reports the save as lost."""
@@ -111,5 +132,8 @@ class KeeperLink:
             self._context.spawn(self._reopen())
 
     async def _reopen(self) -> None:
-        self.closed = await self.open()
+        async with self._changing:
+            if self._client is not None:
+                return
+            self.closed = await self._open()
         self.on_change()

@@ -7,194 +7,286 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import time
 from collections.abc import Callable
+from typing import Final
 
 from closeranks import messages
-from closeranks.checkpoint.inventory import Home, take_stock
 from closeranks.checkpoint.keeper_config import KeeperConfig
-from closeranks.checkpoint.keeper_homes import open_home
-from closeranks.checkpoint.keys import term_of
 from closeranks.checkpoint.retention import Policy
 from closeranks.checkpoint.tiers import TOKEN_VARIABLE
+from closeranks.cluster import saving_words as words
 from closeranks.decide import saving
 from closeranks.decide.protocol import EndRun, Origin
 from closeranks.decide.restore_points import RestorePoint, restore_points
 from closeranks.decide.save_interval import EverySeconds, EverySteps
-from closeranks.events import Rung, RunResumed, StepClosed
+from closeranks.events import Rung, StepClosed
+from closeranks.run.circle import Circle, Hearers, Role
+from closeranks.run.claims import Claims
 from closeranks.run.context import Context
 from closeranks.run.earlier import known_losses
-from closeranks.run.loading import Loading
+from closeranks.run.loading import Begin, Loading
 from closeranks.run.options import AUTO, job_name, tiers_of
+from closeranks.run.resuming import Resuming
+from closeranks.run.saver import Saver
 from closeranks.run.saves import Saves
 from closeranks.run.vault import Vault
 from closeranks.run.watch import Watch
 from closeranks.run.worker import Worker
 
-_TICK_S = 0.25
+_TICK_S: Final = 0.25
+_OPEN_S: Final = 120.0  # for the store to answer, while a group waits for its saved state
 
 
-def keeping_of(context: Context) -> Keeping:
+class Parts:
+    """What a run with a store saves with."""
+
+    def __init__(self, context: Context, vault: Vault, circle: Circle) -> None:
+        options = context.options
+        self.claims = Claims(options.store or "", circle.node or platform.node(), context.run)
+        tiers = tiers_of(options)
+        config = KeeperConfig(
+            store=options.store or "",
+            job=job_name(options),
+            owner=self.claims.owner,
+            lead=not circle.several,
+            run=context.run,
+            retention=Policy.parse(options.keep),
+            tiers=tiers,
+            peer_token=context.environment.get(TOKEN_VARIABLE, ""),
+            drill_every_s=options.verify_every_s,
+        )
+        every: EverySteps | EverySeconds | None = None
+        if options.save_every_steps is not None:
+            every = EverySteps(steps=options.save_every_steps)
+        elif options.save_every_s is not None:
+            every = EverySeconds(seconds=options.save_every_s)
+        resume = None if options.resume == AUTO else options.resume
+        history = known_losses(resume, options.reliability)
+        settings = saving.Settings(every=every, rpo_s=options.rpo_s, history=history)
+        self.saver = Saver(context, vault, config, circle)
+        self.saves = Saves(context, self.saver, circle, settings, tiers)
+        self.resuming = Resuming(context, self.saver.generations)
+
+
+def keeping_of(context: Context, circle: Circle) -> Keeping:
     """The parts that the command line asks for."""
-    options = context.options
     vault = Vault()
-    if options.store is None:
-        return Keeping(context, vault, None)
-    config = KeeperConfig(
-        store=options.store,
-        job=job_name(options),
-        owner=f"{platform.node()}, run {context.run}",
-        lead=True,
-        run=context.run,
-        retention=Policy.parse(options.keep),
-        tiers=tiers_of(options),
-        peer_token=context.environment.get(TOKEN_VARIABLE, ""),
-        drill_every_s=options.verify_every_s,
-    )
-    every: EverySteps | EverySeconds | None = None
-    if options.save_every_steps is not None:
-        every = EverySteps(steps=options.save_every_steps)
-    elif options.save_every_s is not None:
-        every = EverySeconds(seconds=options.save_every_s)
-    resume = None if options.resume == AUTO else options.resume
-    history = known_losses(resume, options.reliability)
-    settings = saving.Settings(every=every, rpo_s=options.rpo_s, history=history)
-    return Keeping(context, vault, Saves(context, vault, config, settings))
+    return Keeping(context, vault, circle, None if context.options.store is None else Parts(context, vault, circle))
 
 
 class Keeping:
     """The parts about state that lasts, as the supervisor sees them."""
 
-    def __init__(self, context: Context, vault: Vault, saves: Saves | None) -> None:
+    def __init__(self, context: Context, vault: Vault, circle: Circle, parts: Parts | None) -> None:
         self._context = context
         self._vault = vault
-        self._saves = saves
-        self._loading = Loading(context, vault, self._begin)
+        self._circle = circle
+        self._parts = parts
+        self._loading = Loading(context, vault, circle, Begin(self._begin_lead, self._begin_here))
         self._origin: Origin | None = None  # of a group that has not begun to train
-        self._elsewhere: frozenset[int] = frozenset()  # steps that were whole in other homes when the run began
+        self._unbegun: tuple[Origin | None, float] | None = None  # what waits for the lead's keeper, and since when
+        self._role = circle.role
         self._settle: Callable[[int], None] = lambda _: None
+        if parts is not None:
+            circle.attach(Hearers(self._from_lead, self._to_lead, self._seated))
+            parts.saver.on_ready, parts.saver.on_fenced = self._ready, self._fenced
+            parts.saver.may_claim = self._may_claim
 
     def attach(self, watch: Watch) -> None:
         """Who counts steps: it tells of each, and is told where they begin."""
         watch.on_step = self._step_done
         self._settle = watch.settle
-        if self._saves is not None:
-            self._saves.newest_open_step = watch.newest_open_step
+        if self._parts is not None:
+            self._parts.saves.newest_open_step = watch.newest_open_step
 
     # --- the run ------------------------------------------------------------------------------------------------
 
     async def open(self) -> str:
-        """Open the store; why the run cannot begin, "" when it can."""
-        if self._saves is None:
+        """Look into the store; why the run cannot begin, "" when it can. On one node it is claimed at once."""
+        if self._parts is None:
             return ""
-        if problem := await self._saves.open():
-            return problem
-        if self._context.options.resume is not None:
-            self._elsewhere = await asyncio.to_thread(self._look_elsewhere, self._saves.store_term)
-        return self._resume()
+        if self._circle.several:
+            return await self._parts.resuming.visit()
+        return await self._parts.saver.open() or await self._parts.resuming.begin(self._parts.saver.link.store_term - 1)
 
     @property
     def saved_step(self) -> int | None:
-        """What the run goes on with at its start."""
-        committed = None if self._saves is None else self._saves.generations.newest_step
-        return max((step for step in (committed, *self._elsewhere) if step is not None), default=None)
-
-    def _look_elsewhere(self, store_term: int) -> frozenset[int]:
-        """Steps of the last writer of this store that it had not committed, but that other homes hold as a whole."""
-        options = self._context.options
-        token = self._context.environment.get(TOKEN_VARIABLE, "")
-        homes = [
-            Home(tier.name, place, open_home(tier, token), world=options.seats)
-            for place, tier in enumerate(tiers_of(options).others)
-        ]
-        stock = take_stock(homes)
-        for note in stock.notes:
-            self._context.say(f"closeranks: {note}")
-        points = [found.point for found in stock.found]
-        whole = [point for point in points if len({held.writer for held in point.holdings}) == point.world]
-        return frozenset(point.step for point in whole if term_of(point.attempt) == store_term - 1)
+        """What a restart of the group could go on after, as far as this node knows."""
+        return None if self._parts is None else self._parts.resuming.saved_step
 
     async def run(self) -> None:
         """Look after the keeper until the run ends."""
-        while self._saves is not None and self._context.ending is None:
+        while self._parts is not None and self._context.ending is None:
             await asyncio.sleep(_TICK_S)
-            self._saves.tick()
+            self._parts.saver.tick()
+            if self._circle.role is Role.LEAD:
+                self._parts.saver.generations.replays.look()
+                self._parts.saves.tick()
+            if self._unbegun is not None and time.monotonic() - self._unbegun[1] > _OPEN_S:
+                self._unbegun = None
+                self._circle.end_run(f"saved state cannot be loaded: {self._parts.saver.problem or 'no keeper'}")
 
     async def finish(self, ending: EndRun) -> EndRun:
         """The run is over: what is being written gets its time. The ending, with what became of it."""
-        if self._saves is not None:
-            ending = await self._saves.finish(ending)
+        if self._parts is not None:
+            ending = await self._parts.saver.finish(ending)
+            await self._parts.saves.finish()
             if not self._context.library and ending.outcome == "completed":
                 self._context.say("closeranks: nothing was saved: the script never called closeranks.join()")
         self._vault.close()
         return ending
 
-    def _resume(self) -> str:
-        options, newest = self._context.options, self.saved_step
-        if newest is not None and options.resume is None:
-            return (
-                f"store {options.store}: holds checkpoints of this job already, up to step {newest}; to go on from "
-                "there give --resume auto (or --resume RUN_FOLDER), to begin anew another --store"
-            )
-        if newest is None and options.resume not in (None, AUTO):
-            return (
-                f"--resume {options.resume}: nothing was committed to {options.store}, so there is nothing to go on "
-                "with; leave --resume out to begin with step 0"
-            )
-        if options.resume is not None:
-            earlier = "an earlier run" if options.resume == AUTO else options.resume
-            self._context.note(RunResumed(from_run=earlier, store=options.store or "", step=newest))
-        return ""
+    # --- the circle ---------------------------------------------------------------------------------------------
+
+    def _seated(self) -> None:
+        """A term begins: this node may have become another one among the savers."""
+        parts, role = self._parts, self._circle.role
+        if parts is None:
+            return
+        if role is not self._role:
+            self._role, self._unbegun = role, None
+            parts.saves.reset()
+            self._context.spawn(parts.saver.take_role())
+        elif role is Role.LEAD:
+            parts.saves.seated()
+
+    async def _may_claim(self) -> bool:
+        """Whether the store is still this run's; if another one took it over, the job ends."""
+        problem = "" if self._parts is None else await self._parts.claims.taken_over()
+        if problem:
+            self._circle.end_run(f"another run has taken the store over: {problem}")
+        return not problem
+
+    def _fenced(self, problem: str) -> None:
+        """Our keeper was refused for a newer claim."""
+        if not self._circle.several:
+            self._context.fail(f"another run has taken the store over: {problem}")
+            return
+        self._context.say(f"closeranks: {problem}")
+        self._context.spawn(self._look_who_claimed())
+
+    async def _look_who_claimed(self) -> None:
+        await self._may_claim()
+
+    def _ready(self) -> None:
+        """There is a keeper, or it is certain that there will be none."""
+        parts = self._parts
+        if parts is None or self._circle.role is not Role.LEAD:
+            return
+        parts.saves.ready()
+        unbegun, self._unbegun = self._unbegun, None
+        if unbegun is not None:
+            self._begin_group(parts, unbegun[0])
+
+    def _from_lead(self, word: words.FromLead) -> None:
+        parts = self._parts
+        if parts is None:
+            return
+        match word:
+            case words.Claimed():
+                parts.claims.told(word.store_term)
+            case words.Snap():
+                parts.saver.snap(word)
+            case words.GiveUp():
+                parts.saver.give_up(word)
+            case words.PublishNow():
+                parts.saver.publish(word)
+            case words.Trouble():
+                parts.saver.trouble(word)
+            case words.LoadPoint():
+                self._loading.load(word)
+            case words.AdoptAll():
+                self._loading.adopt(word)
+            case words.LeaveNow():
+                parts.saver.leave_now()
+
+    def _to_lead(self, node: str, word: words.ToLead) -> None:
+        parts = self._parts
+        if parts is None:
+            return
+        match word:
+            case words.Delivered():
+                parts.saves.delivered(node, word)
+            case words.Taken():
+                parts.saves.taken(node, word)
+            case words.Missed():
+                parts.saves.missed(node, word)
+            case words.LoadedHere():
+                self._loading.heard(node, word)
+            case words.Back():
+                self._loading.again()
+                parts.saves.leave_again()
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
     def start_group(self, origin: Origin) -> None:
         """Processes of a new group are started."""
         self._loading.drop()
-        self._origin = origin
+        self._origin, self._unbegun = origin, None
 
     def go_on(self) -> None:
         """The members of a term go on; those of a new group are told what to begin with."""
         origin, self._origin = self._origin, None
-        if self._saves is None:
+        parts = self._parts
+        if parts is None or self._circle.role is not Role.LEAD:
             return
+        if parts.saver.opened:
+            self._begin_group(parts, origin)
+        else:
+            self._unbegun = (origin, time.monotonic())
+
+    def _begin_group(self, parts: Parts, origin: Origin | None) -> None:
         if origin is None:  # a recovery compares the digests of all seats before it lets them go on
-            self._saves.generations.agreed()
+            parts.saver.generations.agreed()
             return
         if origin is Origin.NOTHING:
-            self._saves.begin(-1, durable=False)
+            parts.saver.durable_step = None
+            parts.saves.begin(-1, durable=False)
             return
-        memory = self._vault.restorable()
+        memory = None if self._circle.several else self._vault.restorable()  # a seat may need those of other nodes
         step = None if memory is None else memory.step
-        self._loading.begin(restore_points(origin, step, self._saves.generations.all, self._elsewhere))
-        self._elsewhere = frozenset()  # they are soon replaced by newer ones
+        elsewhere = parts.resuming.take_elsewhere()
+        self._loading.begin(restore_points(origin, step, parts.saver.generations.all, elsewhere))
 
     def loss_seen(self, rung: Rung) -> None:
         """A recovery was decided."""
-        if self._saves is not None:
-            self._saves.loss_seen(cold=rung in (Rung.COLD_RESTART, Rung.ROLL_BACK))
+        if self._parts is not None and self._circle.role is Role.LEAD:
+            self._parts.saves.loss_seen(cold=rung in (Rung.COLD_RESTART, Rung.ROLL_BACK))
 
     def suspect(self, detail: str) -> None:
         """Seats that should hold the same state do not."""
-        if self._saves is not None:
-            self._saves.generations.suspect(detail)
+        if self._parts is not None and self._circle.role is Role.LEAD:
+            self._parts.saver.generations.suspect(detail)
 
     def let_leave(self, leave: Callable[[], None]) -> None:
         """The loop is over everywhere; its end is saved before anyone leaves."""
-        if self._saves is None:
+        if self._parts is None:
             leave()
-        else:
-            self._saves.let_leave(leave, self._context.last_step)
+            return
+        self._parts.saver.let_leave(leave, self._context.last_step)
+        if self._circle.role is Role.LEAD:
+            self._parts.saves.let_leave(self._context.last_step)
 
     # --- steps and messages -------------------------------------------------------------------------------------
 
     def _step_done(self, closed: StepClosed) -> None:
-        if self._saves is not None:
-            self._saves.step_done(closed)
+        """The seats of this node closed a step; on one node these are all."""
+        if self._parts is None:
+            return
+        self._parts.saver.generations.replays.step_done(closed)
+        if not self._circle.several:
+            self.closed_everywhere(closed.step, closed.closed_mono_s - closed.began_mono_s)
+
+    def closed_everywhere(self, step: int, duration_s: float) -> None:
+        """Every seat closed a step."""
+        if self._parts is not None:
+            self._parts.saves.step_done(step, duration_s)
 
     def snapped(self, worker: Worker, message: messages.Snapped) -> None:
         """A seat copied its part of the state."""
-        if self._saves is not None:
-            self._saves.snapped(worker, message)
+        if self._parts is not None:
+            self._parts.saver.snapped(worker, message)
 
     def loaded(self, worker: Worker, message: messages.Loaded) -> None:
         """A seat read saved state."""
@@ -206,10 +298,14 @@ class Keeping:
 
     def replayed(self, worker: Worker, message: messages.Replayed) -> None:
         """A spare tried a checkpoint out."""
-        if self._saves is not None:
-            self._saves.generations.replays.replayed(worker, message)
+        if self._parts is not None:
+            self._parts.saver.generations.replays.replayed(worker, message)
 
-    def _begin(self, point: RestorePoint) -> None:
-        self._settle(point.step)
-        if self._saves is not None:
-            self._saves.begin(point.step, durable=point.generation is not None)
+    def _begin_lead(self, point: RestorePoint) -> None:
+        if self._parts is not None:
+            self._parts.saves.begin(point.step, durable=point.generation is not None)
+
+    def _begin_here(self, word: words.AdoptAll) -> None:
+        self._settle(word.step)
+        if self._parts is not None:
+            self._parts.saver.durable_step = word.step if word.durable else None

@@ -1,14 +1,20 @@
-"""A new group begins with saved state: every member reads it beside its own, and all adopt it together or none."""
+"""A new group begins with saved state: every member reads it beside its own, and all adopt it together or none.
+
+The lead names the state; each node has its members read it, and says so; then the lead says that all adopt it.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from closeranks import messages
+from closeranks.cluster.saving_words import AdoptAll, LoadedHere, LoadPoint
 from closeranks.decide.protocol import GroupLoaded
 from closeranks.decide.restore_points import RestorePoint
 from closeranks.events import StateLoaded
+from closeranks.run.circle import Circle
 from closeranks.run.context import Context
 from closeranks.run.vault import Vault
 from closeranks.run.worker import Worker
@@ -16,51 +22,146 @@ from closeranks.run.worker import Worker
 _TOLD_MAX = 6  # reasons in one message
 
 
+class Begin(NamedTuple):
+    """Whom to tell before a member may close steps: what counts them must know where they begin."""
+
+    lead: Callable[[RestorePoint], None]  # where the lead is
+    here: Callable[[AdoptAll], None]  # on every node
+
+
 class Loading:
     """One attempt of one group to begin with saved state."""
 
-    def __init__(self, context: Context, vault: Vault, begin: Callable[[RestorePoint], None]) -> None:
+    def __init__(self, context: Context, vault: Vault, circle: Circle, begin: Begin) -> None:
         self._context = context
         self._vault = vault
-        self._begin = begin  # called with the state that all seats have loaded, right before they adopt it
+        self._circle = circle
+        self._begin = begin
         self._points: list[RestorePoint] = []
         self._passed_over: list[str] = []
+        self._heard: dict[str, LoadedHere] = {}  # by node
+        self._said: LoadPoint | AdoptAll | None = None  # the newest, for nodes that missed it
+        self._point: LoadPoint | None = None  # that the members of this node load, or have loaded
         self._answers: dict[int, messages.Loaded] = {}  # by process
-        self._adopted: set[int] = set()
-        self._point: RestorePoint | None = None
+        self._adopted: set[int] | None = None  # processes; None: they were not told to
         self._began_s = 0.0
 
+    def drop(self) -> None:
+        """The group is gone before it came so far, or a new one begins."""
+        self._points, self._passed_over, self._said = [], [], None
+        self._point, self._adopted = None, None
+
+    # --- the lead -----------------------------------------------------------------------------------------------
+
     def begin(self, points: tuple[RestorePoint, ...]) -> None:
-        """The members of a new group are on their way to their loop: tell them what to load there."""
-        self._points, self._passed_over, self._began_s = list(points), [], time.monotonic()
+        """The members of a new group are on their way to their loop: have them load what can be loaded."""
+        self._points, self._passed_over = list(points), []
         self._next()
 
-    def drop(self) -> None:
-        """The group is gone before it came so far."""
-        self._points, self._point = [], None
+    def again(self) -> None:
+        """A node may have missed what was said last."""
+        if self._said is not None:
+            self._circle.tell_all(self._said)
+
+    def heard(self, node: str, word: LoadedHere) -> None:
+        """A node has read its part, or could not."""
+        said = self._said
+        if not isinstance(said, LoadPoint) or (word.step, word.generation) != (said.step, said.generation):
+            return
+        self._heard[node] = word
+        if self._heard.keys() < self._circle.nodes:
+            return
+        problems = [problem for one in self._heard.values() for problem in one.problems]
+        if problems:
+            self._passed_over.append(f"{_name(said)}: {'; '.join(dict.fromkeys(problems))}")
+            self._next()
+            return
+        notes = dict.fromkeys(note for one in self._heard.values() for note in one.notes)
+        self._passed_over += [note for note in notes if note not in self._passed_over]
+        self._begin.lead(RestorePoint(step=said.step, in_memory=said.in_memory, generation=said.generation))
+        self._context.feed(GroupLoaded(step=said.step))
+        self._said = AdoptAll(step=said.step, durable=said.generation is not None, passed_over=tuple(self._passed_over))
+        self.again()
+
+    def _next(self) -> None:
+        self._heard = {}
+        if not self._points:
+            self._said = None
+            self._give_up()
+            return
+        point = self._points.pop(0)
+        self._said = LoadPoint(step=point.step, generation=point.generation, in_memory=point.in_memory)
+        self.again()
+
+    def _give_up(self) -> None:
+        """To begin with step 0 in silence would lose everything: a person has to decide that."""
+        told = self._passed_over[:_TOLD_MAX]
+        more = len(self._passed_over) - len(told)
+        reasons = "; ".join(told) + (f"; and {more} more" if more > 0 else "")
+        self._circle.end_run(
+            f"saved state cannot be used: {reasons or 'there is none that is trusted'}; nothing was changed in the "
+            f"store; look at it with: closeranks ckpt verify {self._context.options.store}"
+        )
+
+    # --- this node ----------------------------------------------------------------------------------------------
+
+    def load(self, word: LoadPoint) -> None:
+        """The lead names a state: have the members of this node read it."""
+        if word == self._point:
+            self._report_if_read()
+            return
+        if self._point is None:
+            self._began_s = time.monotonic()
+        self._point, self._answers, self._adopted = word, {}, None
+        fds = self._vault.descriptors(word.step) if word.in_memory else ()
+        options = self._context.options
+        message = messages.Load(
+            step=word.step,
+            generation=word.generation,
+            store=options.store or "",
+            tiers=options.tiers or "",
+            world=options.seats,
+            descriptors=len(fds),
+        )
+        self._tell(message, fds)
 
     def loaded(self, worker: Worker, message: messages.Loaded) -> None:
         """A member has read its part, or tells why it could not."""
-        if self._point is None or message.step != self._point.step or worker.proc not in self._members():
+        point = self._point
+        if (
+            point is None
+            or message.step != point.step
+            or worker.proc not in self._members()
+            or self._adopted is not None
+        ):
             return
         self._answers[worker.proc] = message
-        if len(self._answers) < len(self._members()):
+        self._report_if_read()
+
+    def _report_if_read(self) -> None:
+        point, answers = self._point, self._answers.values()
+        if point is None or len(answers) < len(self._members()):
             return
-        problems = [answer.problem for answer in self._answers.values() if answer.problem]
-        if problems:
-            self._passed_over.append(f"{_name(self._point)}: {'; '.join(dict.fromkeys(problems))}")
-            self._next()
+        self._circle.tell_lead(
+            LoadedHere(
+                step=point.step,
+                generation=point.generation,
+                problems=tuple(answer.problem for answer in answers if answer.problem),
+                notes=tuple(note for answer in answers for note in (*answer.refused, *answer.notes)),
+            )
+        )
+
+    def adopt(self, word: AdoptAll) -> None:
+        """All have read it."""
+        if self._point is None or word.step != self._point.step or self._adopted is not None:
             return
-        for answer in self._answers.values():
-            self._passed_over += [note for note in (*answer.refused, *answer.notes) if note not in self._passed_over]
-        # From here on a member may close steps: what counts them must know where they begin.
-        self._begin(self._point)
-        self._context.feed(GroupLoaded(step=self._point.step))
-        self._tell(messages.Adopt(step=self._point.step))
+        self._adopted, self._passed_over = set(), list(word.passed_over)
+        self._begin.here(word)
+        self._tell(messages.Adopt(step=word.step))
 
     def adopted(self, worker: Worker, message: messages.Adopted) -> None:
         """A member trains with the loaded state."""
-        if self._point is None or message.step != self._point.step:
+        if self._point is None or self._adopted is None or message.step != self._point.step:
             return
         self._adopted.add(worker.proc)
         if self._adopted >= set(self._members()):
@@ -75,34 +176,6 @@ class Loading:
             )
             self._point = None
 
-    def _next(self) -> None:
-        self._answers, self._adopted = {}, set()
-        if not self._points:
-            self._point = None
-            self._give_up()
-            return
-        self._point = point = self._points.pop(0)
-        fds = self._vault.descriptors(point.step) if point.in_memory else ()
-        message = messages.Load(
-            step=point.step,
-            generation=point.generation,
-            store=self._context.options.store or "",
-            tiers=self._context.options.tiers or "",
-            world=self._context.options.seats,
-            descriptors=len(fds),
-        )
-        self._tell(message, fds)
-
-    def _give_up(self) -> None:
-        """To begin with step 0 in silence would lose everything: a person has to decide that."""
-        told = self._passed_over[:_TOLD_MAX]
-        more = len(self._passed_over) - len(told)
-        reasons = "; ".join(told) + (f"; and {more} more" if more > 0 else "")
-        self._context.fail(
-            f"saved state cannot be used: {reasons or 'there is none that is trusted'}; nothing was changed in the "
-            f"store; look at it with: closeranks ckpt verify {self._context.options.store}"
-        )
-
     def _tell(self, message: messages.SupervisorMessage, fds: tuple[int, ...] = ()) -> None:
         for proc in self._members():
             worker = self._context.workers.get(proc)
@@ -113,6 +186,6 @@ class Loading:
         return tuple(self._context.members.values())
 
 
-def _name(point: RestorePoint) -> str:
+def _name(point: LoadPoint) -> str:
     place = "memory" if point.generation is None else f"generation {point.generation}"
     return f"step {point.step} ({place})"

@@ -286,9 +286,10 @@ def parse(
         values = {**slurm(values), **values}
     resume = values.get("resume")
     if isinstance(resume, str) and resume != AUTO and earlier is not None:
-        # What belongs to one run only is not taken over: its folder, and where it had come from.
+        # What belongs to one run only is not taken over: its folder, its name, and where it had come from.
         before = earlier(resume)
-        kept = msgspec.structs.asdict(msgspec.structs.replace(before, run_dir=None, job=job_name(before)))
+        again = msgspec.structs.replace(before, run_dir=None, run_id=None, job=job_name(before))
+        kept = msgspec.structs.asdict(again)
         values = {**kept, "slots": before.slots, **values}
         if rest:
             values.update(target=rest[0], args=tuple(rest[1:]))

@@ -1,247 +1,221 @@
-"""Saving in a run: asks for snapshots when they are due, has the keeper make them last, and hears how it went."""
+"""The lead's part in saving: asks for snapshots when they are due, has all nodes save them, and hears how it went."""
 
 from __future__ import annotations
 
 import functools
-import secrets
+import math
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
-from msgspec.structs import replace
-
-from closeranks import messages
 from closeranks.checkpoint import keeper_messages as keeper
-from closeranks.checkpoint.keeper_config import KeeperConfig
-from closeranks.checkpoint.keys import attempt_name
+from closeranks.checkpoint.tiers import Tiers
+from closeranks.cluster.saving_words import Claimed, Delivered, GiveUp, LeaveNow, Missed, Snap, Taken, Trouble
 from closeranks.decide import saving, saving_protocol
-from closeranks.decide.protocol import EndRun, StateSaved, StepDone
-from closeranks.events import (
-    CheckpointCommitted,
-    SaveFailed,
-    SaveIntervalChosen,
-    SnapshotTaken,
-    StepClosed,
-    StoreOpened,
-    TierMissed,
-    TierReached,
-)
+from closeranks.decide.protocol import StateSaved, StepDone
+from closeranks.events import CheckpointCommitted, SaveFailed, SaveIntervalChosen, SnapshotTaken
+from closeranks.run.circle import Circle, Role
 from closeranks.run.context import Context
-from closeranks.run.generations import Generations
-from closeranks.run.keeper_link import KeeperLink
-from closeranks.run.vault import Snapshot, Vault
-from closeranks.run.worker import Worker
+from closeranks.run.saver import Saver
+from closeranks.run.works import Work, Works
 
-EXIT_NOT_SAVED: Final = 74  # EX_IOERR: the work was done, but its end is not durable
-_SAVE_S = 900.0  # a save that takes longer has failed
-_LAST_S = 900.0  # for the last save of a run that has completed
-_HURRIED_S = 2.0
 _LATE_S = 5.0  # a delay that a person wants to hear of
+_AHEAD_STEPS: Final = 2  # a seat may be a step ahead of what its page shows
+_MARGIN_S, _MARGIN_MOST_S = 0.3, 10.0  # for a word to reach every seat of every node
+_FINAL_S = 60.0  # for all nodes to deliver the last snapshot
+_SAVES_OF_A_TERM: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A snapshot that not every node has delivered."""
+
+    save: int
+    step: int
+    final: bool
+    nodes: frozenset[str]
+    asked_s: float
+    delivered: dict[str, Delivered] = field(default_factory=dict)
 
 
 class Saves:
-    """The saves of one run with a store. Everything happens in the supervisor's loop; nothing in it waits."""
+    """The saves of one run, while this node leads them."""
 
-    def __init__(self, context: Context, vault: Vault, config: KeeperConfig, settings: saving.Settings) -> None:
+    def __init__(self, context: Context, saver: Saver, circle: Circle, settings: saving.Settings, tiers: Tiers) -> None:
         self._context = context
-        self._vault = vault
-        self._config = config
+        self._saver = saver
+        self._circle = circle
+        self._settings = settings
+        self._tiers = tiers
+        saver.on_report = self._hear
         self._state = saving.initial(settings)
-        self.generations = Generations(context, config.store)
-        self._link = KeeperLink(context, config, self._hear)
-        self._link.on_change = self._publish_waiting
+        self._begun = False
+        self._claimed = 0  # the term of the store that was told
         self._next_save = 1
-        self._asked: Snapshot | None = None  # not every seat has delivered
-        self._postponed: saving_protocol.TakeSnapshot | None = None  # the final one, until an arena is free
-        self._waiting: list[Snapshot] = []  # complete, while no keeper is there to take them
-        self._durable_step: int | None = None  # newest that this run made durable
-        self._last_step: int | None = None  # after which everybody leaves
-        self._leave: Callable[[], None] | None = None
-        self._problem = ""  # of the newest save
+        self._asked: _Asked | None = None
+        self._works = Works(context, circle, tiers, self._failed)
+        self._durations_s: deque[float] = deque(maxlen=32)
+        self._margin_s = _MARGIN_S if circle.several else 0.0
+        self._leaving = False
+        self._left = False
         self.newest_open_step: Callable[[], int] = lambda: 0
 
-    # --- opening and ending -------------------------------------------------------------------------------------
+    # --- the lead -----------------------------------------------------------------------------------------------
 
-    async def open(self) -> str:
-        """Start the keeper and wait until the store answers; the problem, "" when there is none."""
-        return await self._link.open()
+    def reset(self) -> None:
+        """This node leads no more, or not yet: nothing of what was under way is ours."""
+        self._state = saving.initial(self._settings)
+        self._begun = self._leaving = self._left = False
+        self._asked = None
+        self._works.clear()
+        self._next_save = self._context.term * _SAVES_OF_A_TERM + 1  # that no earlier lead has used
 
-    @property
-    def store_term(self) -> int:
-        """The term under which this run writes to the store."""
-        return self._link.store_term
-
-    def let_leave(self, leave: Callable[[], None], step: int) -> None:
-        """The loop is over everywhere: save its end, unless that is done, and let everyone leave after the copy."""
-        self._leave, self._last_step = leave, step
-        notice_s = self._context.options.grace_s if self._context.stops else None
-        self._tell(
-            saving_protocol.EndComing(
-                step=step, why="stopped" if self._context.stops else "completed", notice_s=notice_s
-            )
-        )
-        self._bring_to_store(step)
-        self._leave_if_copied()
-
-    def _bring_to_store(self, step: int) -> None:
-        """The last state may have been taken as an ordinary save, which was not due in a store with an interval."""
-        durable = self._config.tiers.durable
-        snapshot = self._vault.of_step(step)
-        if durable.every_steps is None and durable.every_s is None:
+    def ready(self) -> None:
+        """A keeper is there, or it is certain that there will be none."""
+        if self._circle.role is not Role.LEAD:
             return
-        if snapshot is not None and not snapshot.final and self._durable_step != step:
-            snapshot.final = True
-            self._publish(snapshot, self._next_save)
-            self._next_save += 1
+        term = self._saver.link.store_term
+        if term != self._claimed:
+            self._claimed = term
+            self._circle.tell_all(Claimed(store_term=term))
+        self._works.keeper_changed(self._saver.link)
 
-    async def finish(self, ending: EndRun) -> EndRun:
-        """Wait for what is being written, and end the keeper; the ending with what became of the last save."""
-        await self._link.finish(self._patience_s(ending))
-        return self._judge(ending)
-
-    def _patience_s(self, ending: EndRun) -> float:
-        if ending.now:
-            return _HURRIED_S
-        return self._context.options.grace_s if ending.outcome == "stopped" else _LAST_S
-
-    def _judge(self, ending: EndRun) -> EndRun:
-        if self._last_step is None or self._context.library is False:
-            return ending
-        if self._durable_step is not None and self._durable_step >= self._last_step:
-            return replace(ending, reason=f"{ending.reason}; step {self._durable_step} is in the store")
-        reason = (
-            f"{ending.reason}; its last state, step {self._last_step}, is NOT durable: {self._problem or 'unknown'}"
-        )
-        return replace(ending, exit_code=ending.exit_code or EXIT_NOT_SAVED, reason=reason)
+    def seated(self) -> None:
+        """A term begins."""
+        self._works.seated()
 
     # --- what the run tells -------------------------------------------------------------------------------------
 
     def begin(self, step: int, *, durable: bool) -> None:
         """A group is about to train after this step."""
-        self._durable_step = step if durable else None
+        self._begun = True
         self._tell(saving_protocol.SavingBegan(step=step, durable=durable))
 
-    def step_done(self, closed: StepClosed) -> None:
+    def step_done(self, step: int, duration_s: float) -> None:
         """Every seat closed a step."""
-        self.generations.replays.step_done(closed)
-        self._tell(StepDone(step=closed.step, duration_s=closed.closed_mono_s - closed.began_mono_s))
+        if not self._begun:  # by an earlier lead
+            self.begin(step - 1, durable=False)
+        if duration_s > 0:
+            self._durations_s.append(duration_s)
+        self._tell(StepDone(step=step, duration_s=duration_s))
 
     def loss_seen(self, *, cold: bool) -> None:
         """A member was lost: what it had not delivered will never come."""
-        if self._asked is not None:
-            self._vault.drop(self._asked.save)
-            self._asked = None
+        self._drop_asked()
         self._tell(saving_protocol.LossSeen(cold=cold))
 
-    def snapped(self, worker: Worker, message: messages.Snapped) -> None:
-        """A seat delivered its part, or tells why it could not."""
-        snapshot = self._asked
-        if snapshot is None or snapshot.save != message.save:
-            return
-        if message.problem:
-            self._give_up(snapshot, message.problem)
-            return
-        snapshot.data_position = message.data_position
-        self._vault.take(message.save, worker, message.image_bytes, message.pause_s)
-        if not snapshot.complete:
-            return
-        self._asked = None
-        self._context.note(
-            SnapshotTaken(
-                save=snapshot.save, step=snapshot.step, image_bytes=snapshot.image_bytes, pause_s=snapshot.pause_s
-            )
-        )
-        self._tell(saving_protocol.SnapshotTaken(step=snapshot.step, pause_s=snapshot.pause_s))
-        self._publish(snapshot)
+    def tick(self) -> None:
+        """Called a few times a second: nodes may be overdue."""
+        now_s = time.monotonic()
+        asked = self._asked
+        if self._circle.several and asked is not None and asked.final and now_s - asked.asked_s > _FINAL_S:
+            late = sorted(asked.nodes - asked.delivered.keys())
+            self._give_up(asked, f"{', '.join(late)} did not deliver the last state within {_FINAL_S:g} s")
+        self._works.look(now_s)
+
+    def let_leave(self, step: int) -> None:
+        """The loop is over everywhere: save its end, unless that is done, and let everyone leave after the copy."""
+        self._leaving = True
+        stops = self._context.stops
+        notice_s = self._context.options.grace_s if stops else None
+        self._tell(saving_protocol.EndComing(step=step, why="stopped" if stops else "completed", notice_s=notice_s))
+        self._bring_to_store(step)
         self._leave_if_copied()
 
-    def tick(self) -> None:
-        """Called a few times a second: the keeper may be overdue, or have more to read."""
-        self._link.read()
-        self.generations.replays.look()
+    def leave_again(self) -> None:
+        """Somebody may not have heard it."""
+        if self._left:
+            self._circle.tell_all(LeaveNow())
+
+    async def finish(self) -> None:
+        """After the keeper has ended."""
+        await self._works.finish()
+
+    def _bring_to_store(self, step: int) -> None:
+        """The last state may have been taken as an ordinary save, which was not due in a store with an interval."""
+        durable = self._tiers.durable
+        if durable.every_steps is None and durable.every_s is None:
+            return
+        snapshot = self._saver.newest_of(step)
+        if snapshot is not None and not snapshot.final and self._saver.durable_step != step:
+            snapshot.final = True
+            self._save(snapshot.save, self._number(), step, dict.fromkeys(self._circle.nodes, ()), final=True)
+
+    def _leave_if_copied(self) -> None:
+        if self._leaving and self._asked is None:
+            self._leaving, self._left = False, True
+            self._circle.tell_all(LeaveNow())
 
     # --- snapshots ----------------------------------------------------------------------------------------------
 
-    def _ask(self, decision: saving_protocol.TakeSnapshot) -> None:
-        if self._asked is not None:
-            self._vault.drop(self._asked.save)
-            self._asked = None
-        found = {seat: self._context.workers.get(proc) for seat, proc in self._context.members.items()}
-        workers = {seat: worker for seat, worker in found.items() if worker is not None and worker.alive}
-        if len(workers) < len(found):
-            self._tell(saving_protocol.SnapshotDropped(step=decision.step, reason="a seat is being replaced"))
-            return
-        # A seat may be a step ahead of what its page shows; after the loop nobody is.
-        step = decision.step if decision.final else max(decision.step, self.newest_open_step() + 2)
-        snapshot = self._vault.begin(self._next_save, step, workers)
-        self._next_save += 1
-        if snapshot is None and decision.final:
-            self._postponed = decision  # both arenas are still being written: one of them will be freed
-            return
-        if snapshot is None:
-            reason = "both arenas are still being written"
-            self._problem = reason
-            self._tell(saving_protocol.SnapshotDropped(step=step, reason=reason))
-            return
-        snapshot.final = decision.final
-        self._asked = snapshot
-        for seat, worker in workers.items():
-            worker.send(messages.Snapshot(save=snapshot.save, step=step, slot=snapshot.procs[seat][1]))
+    def _save(self, save: int, number: int, step: int, seats: dict[str, tuple[int, ...]], *, final: bool) -> None:
+        work = Work(save=save, number=number, step=step, seats=seats, final=final, taken_s=time.monotonic())
+        self._works.begin(work, self._saver.link)
 
-    def _give_up(self, snapshot: Snapshot, reason: str) -> None:
-        self._vault.drop(snapshot.save)
+    def _number(self) -> int:
+        self._next_save += 1
+        return self._next_save - 1
+
+    def _ask(self, decision: saving_protocol.TakeSnapshot) -> None:
+        self._drop_asked()
+        # Other nodes hear of it later, and their seats are about as far as ours. After the loop nobody goes on.
+        step = decision.step if decision.final else max(decision.step, self.newest_open_step() + self._ahead())
+        now_s = time.monotonic()
+        self._asked = _Asked(self._number(), step, decision.final, self._circle.nodes, now_s)
+        self._circle.tell_all(Snap(save=self._asked.save, step=step, final=decision.final))
+
+    def _ahead(self) -> int:
+        """So many steps after the newest open one, no seat will have closed it when it hears of it."""
+        step_s = min(self._durations_s, default=0.0)
+        return _AHEAD_STEPS + (math.ceil(self._margin_s / step_s) if step_s > 0 else 0)
+
+    def _drop_asked(self) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            self._circle.tell_all(GiveUp(save=asked.save))
+
+    def delivered(self, node: str, word: Delivered) -> None:
+        """A node has copied the state of its seats, or could not."""
+        asked = self._asked
+        if asked is None or asked.save != word.save:
+            return
+        if word.problem:
+            # Whatever it was, more time does no harm.
+            self._margin_s = min(2 * self._margin_s, _MARGIN_MOST_S)
+            self._give_up(asked, word.problem)
+            return
+        asked.delivered[node] = word
+        if asked.delivered.keys() < asked.nodes:
+            return
         self._asked = None
-        self._problem = reason
-        self._tell(saving_protocol.SnapshotDropped(step=snapshot.step, reason=reason))
+        parts = asked.delivered.values()
+        image_bytes, pause_s = sum(part.image_bytes for part in parts), max(part.pause_s for part in parts)
+        self._context.note(SnapshotTaken(save=asked.save, step=asked.step, image_bytes=image_bytes, pause_s=pause_s))
+        self._tell(saving_protocol.SnapshotTaken(step=asked.step, pause_s=pause_s))
+        seats = {name: part.seats for name, part in asked.delivered.items()}
+        self._save(asked.save, asked.save, asked.step, seats, final=asked.final)
         self._leave_if_copied()
 
-    def _leave_if_copied(self) -> None:
-        leave = self._leave
-        if leave is not None and self._asked is None and self._postponed is None:
-            self._leave = None
-            leave()
+    def _give_up(self, asked: _Asked, reason: str) -> None:
+        self._drop_asked()
+        self._saver.problem = reason
+        self._tell(saving_protocol.SnapshotDropped(step=asked.step, reason=reason))
+        self._leave_if_copied()
 
-    def _publish(self, snapshot: Snapshot, save: int | None = None) -> None:
-        """Hand the images to the keeper, as the save that the snapshot was taken for or as another one."""
-        if self._link.closed:
-            self._refuse(snapshot)
-            return
-        if not self._link.ready:
-            self._waiting.append(snapshot)
-            return
-        seats = tuple(sorted(snapshot.images))
-        message = keeper.Publish(
-            save=snapshot.save if save is None else save,
-            step=snapshot.step,
-            attempt=attempt_name(self._link.store_term, snapshot.step, secrets.token_hex(4)),
-            writers=seats,
-            world=len(seats),
-            lead=True,
-            layout="one part for each seat",
-            deadline_s=_SAVE_S,
-            run_term=self._context.term,
-            data_position=snapshot.data_position,
-            versions=self._versions(),
-            tiers=tuple(tier.name for tier in self._config.tiers.tiers) if snapshot.final else None,
-        )
-        self._link.publish(message, [snapshot.images[seat].fd for seat in seats])
+    # --- saves --------------------------------------------------------------------------------------------------
 
-    def _publish_waiting(self) -> None:
-        """A keeper is there again, or it is certain that there will be none."""
-        waiting, self._waiting = self._waiting, []
-        for snapshot in waiting:
-            if self._vault.get(snapshot.save) is not None:
-                self._publish(snapshot)
+    def taken(self, node: str, word: Taken) -> None:
+        """A node's keeper has its images."""
+        self._works.taken(node, word)
 
-    def _refuse(self, snapshot: Snapshot) -> None:
-        """No keeper can be had any more: every save fails from now on, and says so."""
-        self._vault.free(snapshot.save)
-        self._tell(saving_protocol.SaveFailed(step=snapshot.step, problem=self._link.closed))
+    def missed(self, node: str, word: Missed) -> None:
+        """A node's part of a save is lost."""
+        self._works.missed(node, word)
 
-    def _versions(self) -> dict[str, str]:
-        """What the workers said of themselves when they joined."""
-        told = next((w.facts for w in self._context.living() if w.facts is not None), {})
-        return {name: told[name] for name in ("python", "torch", "script") if name in told}
+    def _failed(self, work: Work, problem: str) -> None:
+        self._tell(saving_protocol.SaveFailed(step=work.step, problem=problem))
 
     # --- the save controller ------------------------------------------------------------------------------------
 
@@ -269,66 +243,35 @@ class Saves:
             problem += f"; {decision.failures} saves in a row have failed, {decision.at_risk_s:.0f} s of work at risk"
         if decision.retry_s > 0:
             problem += f"; the next try is in {decision.retry_s:.0f} s"
-        self._problem = decision.problem
         self._context.note(SaveFailed(step=decision.step, problem=problem))
-        for proc in self._context.members.values():
-            worker = self._context.workers.get(proc)
-            if worker is not None:
-                worker.send(messages.SaveProblem(step=decision.step, problem=problem))
+        self._circle.tell_all(Trouble(step=decision.step, cause=decision.problem, problem=problem))
 
     @_carry_out.register
     def _(self, decision: saving_protocol.SaveHeldBack) -> None:
         if decision.late_s >= _LATE_S:
             self._context.say(f"closeranks: a save is {decision.late_s:.0f} s late: {decision.reason}")
 
-    # --- what the keeper says -----------------------------------------------------------------------------------
+    # --- what the keeper of the lead says -----------------------------------------------------------------------
 
     @functools.singledispatchmethod
     def _hear(self, report: keeper.FromKeeper) -> None:
-        """Progress, and what became of the other tiers, is for the screen."""
-
-    @_hear.register
-    def _(self, report: keeper.Opened) -> None:
-        self.generations.opened(report)
-        self._context.note(
-            StoreOpened(
-                store=self._config.store,
-                store_term=report.term,
-                generations=len(self.generations.all),
-                newest_step=self.generations.newest_step,
-            )
-        )
-
-    @_hear.register
-    def _(self, report: keeper.Refused) -> None:
-        if report.fenced:
-            self._context.fail(f"another run has taken the store over: {report.problem}")
-        else:
-            self._context.say(f"closeranks: {report.problem}")
+        """What does not concern the saves of all nodes is the saver's business."""
 
     @_hear.register
     def _(self, report: keeper.Sealed) -> None:
-        self._vault.seal(report.save)
-        self._context.feed(StateSaved(step=report.step))
+        if not self._circle.several:  # each node has a part of it only
+            self._context.feed(StateSaved(step=report.step))
 
     @_hear.register
     def _(self, report: keeper.Freed) -> None:
-        snapshot = self._vault.get(report.save)
-        self._vault.free(report.save)
-        if snapshot is not None:
-            self._tell(saving_protocol.SaveFreed(step=snapshot.step))
-        postponed, self._postponed = self._postponed, None
-        if postponed is not None:
-            self._ask(postponed)
+        work = self._works.freed(report.save)
+        if work is not None and work.number == work.save:
+            self._tell(saving_protocol.SaveFreed(step=work.step))
 
     @_hear.register
     def _(self, report: keeper.Committed) -> None:
-        snapshot = self._vault.get(report.save)
-        now_s = time.monotonic()
-        took_s = report.seconds.get("total", 0.0) if snapshot is None else now_s - snapshot.taken_mono_s
-        self._durable_step, self._problem = report.step, ""
-        self._link.committed()
-        self.generations.committed(report.generation, report.step)
+        work = self._works.get(report.save)
+        took_s = report.seconds.get("total", 0.0) if work is None else time.monotonic() - work.taken_s
         self._context.note(
             CheckpointCommitted(
                 save=report.save,
@@ -340,39 +283,12 @@ class Saves:
                 seconds=report.seconds,
             )
         )
+        self._works.over(report.save)
         self._context.feed(StateSaved(step=report.step))
         self._tell(saving_protocol.SaveCommitted(step=report.step))
 
     @_hear.register
     def _(self, report: keeper.Kept) -> None:
+        self._works.over(report.save)
         # It was not due in the store; to whoever decides on saves it is done all the same.
-        self._link.committed()
         self._tell(saving_protocol.SaveCommitted(step=report.step))
-
-    @_hear.register
-    def _(self, report: keeper.SaveLost) -> None:
-        self._tell(saving_protocol.SaveFailed(step=report.step, problem=report.problem))
-
-    @_hear.register
-    def _(self, report: keeper.TierKept) -> None:
-        self._context.note(
-            TierReached(
-                step=report.step,
-                tier=report.tier,
-                written_bytes=report.written_bytes,
-                took_s=report.seconds,
-                problem=report.weakened,
-            )
-        )
-
-    @_hear.register
-    def _(self, report: keeper.TierMissed) -> None:
-        self._context.note(TierMissed(step=report.step, tier=report.tier, problem=report.problem))
-
-    @_hear.register
-    def _(self, report: keeper.Dropped) -> None:
-        self.generations.dropped(report)
-
-    @_hear.register
-    def _(self, report: keeper.Drilled) -> None:
-        self.generations.drilled(report)

@@ -25,6 +25,7 @@ from closeranks.run.birth import Node
 from closeranks.run.births import Births
 from closeranks.run.brain import Brain, bounds_of
 from closeranks.run.carry import Carry
+from closeranks.run.circle import Alone
 from closeranks.run.context import Context
 from closeranks.run.descendants import kill_descendants
 from closeranks.run.doubts import Doubts
@@ -167,12 +168,13 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     """From Begun to the end of the last worker."""
     orphans = Orphans()
     exits = Exits(context, orphans)
-    keeping = keeping_of(context)
+    member = _member_of(context)
+    keeping = keeping_of(context, Alone(context.fail) if member is None else member.circle)
     ears = Ears(context, exits, keeping, _probe(context))
     births = Births(context, ears, exits)
-    member = _member_of(context)
     if member is not None:
-        ears.on_joined = member.joined
+        ears.on_joined, member.saved_step = member.joined, lambda: keeping.saved_step
+        member.circle.on_step = keeping.closed_everywhere
     watch = Watch(context, exits, orphans, None if member else Doubts(context, bounds_of(context.options)))
     exits.before_release, exits.explain = watch.part, watch.explain
     keeping.attach(watch)
@@ -180,14 +182,15 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     context.carry_out = carry.out
     _write_start(context, file)
     asyncio.get_running_loop().set_exception_handler(lambda _loop, what: _defect(context, what))
-    if problem := await keeping.open():
-        context.fail(problem, EXIT_USAGE)
+    problem = await keeping.open()
     context.spawn(watch.run())
     context.spawn(keeping.run())
-    if member is None:
-        context.feed(Begun(saved_step=keeping.saved_step))
-    elif problem := await member.join(births, exits, watch, carry):
+    if not problem and member is not None:
+        problem = await member.join(births, exits, watch, carry)
+    if problem:
         context.fail(problem, EXIT_USAGE)
+    elif member is None:
+        context.feed(Begun(saved_step=keeping.saved_step))
     await context.ended.wait()
     await end_workers(context)
     if member is not None:

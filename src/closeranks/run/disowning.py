@@ -1,0 +1,21 @@
+"""Saying in the store that writers will not contribute, in place of those that cannot say it themselves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+from closeranks.checkpoint.gather import publish_failure
+from closeranks.checkpoint.problems import CheckpointProblem
+from closeranks.checkpoint.stores.opening import open_store
+
+
+def disown(url: str, attempt: str, writers: Iterable[int], problem: str) -> str:
+    """Nobody has to wait for these writers of an attempt any more. Blocks; why it could not be said, "" if it was."""
+    try:
+        with contextlib.closing(open_store(url)) as store:
+            for writer in writers:
+                publish_failure(store, attempt, writer, problem)
+    except CheckpointProblem as trouble:
+        return str(trouble)
+    return ""
