@@ -134,8 +134,10 @@ class Coordinator:
         self._attendees[word.node] = attendee
         beat_s = _BEAT_S if len(self._attendees) <= _FEW_NODES else _BEAT_OF_MANY_S
         self.absences.heard(attendee, beat_s)
-        leader, term = self._identity.node, self._tenure.record.term
-        connection.send(words.Welcome(epoch=self._epoch, leader=leader, beat_s=beat_s, term=term))
+        leader, record = self._identity.node, self._tenure.record
+        connection.send(
+            words.Welcome(epoch=self._epoch, leader=leader, beat_s=beat_s, term=record.term, places=record.nodes)
+        )
         return attendee
 
     def _hear(self, attendee: Attendee, word: words.FromNode) -> None:

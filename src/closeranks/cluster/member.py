@@ -149,8 +149,7 @@ class Member:
         if word.store is not None:
             self._stores.announced = word.store
         self._known.told(word.decision)
-        if word.places:
-            self.circle.seated(word.places)
+        self.circle.seated(word.places)
         self._parts.carry.stamp = word.stamp
         self._context.carry_out(word.decision)
 
@@ -250,7 +249,7 @@ class Member:
         connection.send(self._report())
         for fact in self._stop:
             connection.send(words.Heard(fact=fact))
-        self.circle.back()
+        self.circle.back(word.places)
         self._send_beat(now_s)
 
     def _turned_away(self, connection: Connection, word: words.TurnedAway) -> None:
@@ -266,10 +265,6 @@ class Member:
                 self._say(self._report())
             case words.Do():
                 self._do(word)
-            case words.FromSaver():
-                self.circle.hear(word)
-            case words.StepClosedEverywhere():
-                self.circle.closed_everywhere(word)
             case words.StopAt():
                 for worker in self._members():
                     worker.send(messages.StopAfter(step=word.step))
@@ -292,6 +287,10 @@ class Member:
                 self._context.spawn(self._probe(word))
             case words.Confirm():
                 self._context.spawn(self._confirm(word.proc))
+            case words.FromSaver():
+                self.circle.hear(word)
+            case words.StepClosedEverywhere():
+                self.circle.closed_everywhere(word)
 
     def _end(self, proc: int, reason: str) -> None:
         self._parts.exits.isolate(Isolate(proc=proc, reason=reason, capture_stack=False))

@@ -60,13 +60,15 @@ class NodesCircle:
     # --- what is heard ------------------------------------------------------------------------------------------
 
     def seated(self, places: tuple[str, ...]) -> None:
-        """A term begins with these nodes in its seats."""
-        self._places = places
-        if self._hearers is not None:
-            self._hearers.seated()
+        """A term begins with these nodes in its seats; none: nothing is said about them."""
+        if places:
+            self._places = places
+            if self._hearers is not None:
+                self._hearers.seated()
 
-    def back(self) -> None:
-        """There is a coordinator again: what was said meanwhile was lost."""
+    def back(self, places: tuple[str, ...]) -> None:
+        """There is a coordinator again, which tells who has the seats: what was said meanwhile was lost."""
+        self.seated(places)
         if self._hopeless is not None:
             self._say(self._hopeless)
         self.tell_lead(Back())

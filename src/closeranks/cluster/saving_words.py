@@ -30,6 +30,7 @@ class Snap(_Word, frozen=True, tag=True):
     save: int  # never used twice in a run
     step: int
     final: bool  # the last one: it waits for an arena, where others are given up
+    unsaved: tuple[int, ...] = ()  # saves that were delivered and wait for PublishNow; older ones will not be saved
 
 
 class PublishNow(_Word, frozen=True, tag=True):

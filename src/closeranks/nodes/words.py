@@ -196,6 +196,7 @@ class Welcome(_Word, frozen=True, tag=True):
     leader: str  # its node
     beat_s: float  # from one heartbeat of the node to its next
     term: int  # newest of the run: what belongs to an older one is stale
+    places: tuple[str, ...] = ()  # node by seat under that term
 
 
 class TurnedAway(_Word, frozen=True, tag=True):

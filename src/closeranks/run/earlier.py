@@ -13,7 +13,7 @@ _RUNS_MAX = 32  # that are followed back
 _RESTARTS = (Rung.COLD_RESTART, Rung.ROLL_BACK)
 
 
-def known_losses(resume: str | None, reliability: str | None) -> Losses:
+def known_losses(resume: str | None, reliability: str | None, nodes: int = 1) -> Losses:
     """Losses of state, and the time in which they were seen; none of both where nothing is known.
 
     Raises:
@@ -21,7 +21,7 @@ def known_losses(resume: str | None, reliability: str | None) -> Losses:
     """
     parts = _of_runs(resume)
     if reliability is not None:
-        parts.append(history_of(from_toml(Path(reliability).read_text(encoding="utf-8"), reliability), 1))
+        parts.append(history_of(from_toml(Path(reliability).read_text(encoding="utf-8"), reliability), nodes))
     if not parts:
         return Losses()
     return Losses(

@@ -6,67 +6,25 @@ Without a store there is nothing of it: groups begin with what their script buil
 from __future__ import annotations
 
 import asyncio
-import platform
 import time
 from collections.abc import Callable
 from typing import Final
 
 from closeranks import messages
-from closeranks.checkpoint.keeper_config import KeeperConfig
-from closeranks.checkpoint.retention import Policy
-from closeranks.checkpoint.tiers import TOKEN_VARIABLE
 from closeranks.cluster import saving_words as words
-from closeranks.decide import saving
 from closeranks.decide.protocol import EndRun, Origin
 from closeranks.decide.restore_points import RestorePoint, restore_points
-from closeranks.decide.save_interval import EverySeconds, EverySteps
 from closeranks.events import Rung, StepClosed
 from closeranks.run.circle import Circle, Hearers, Role
-from closeranks.run.claims import Claims
 from closeranks.run.context import Context
-from closeranks.run.earlier import known_losses
 from closeranks.run.loading import Begin, Loading
-from closeranks.run.options import AUTO, job_name, tiers_of
-from closeranks.run.resuming import Resuming
-from closeranks.run.saver import Saver
-from closeranks.run.saves import Saves
+from closeranks.run.saving_parts import Parts
 from closeranks.run.vault import Vault
 from closeranks.run.watch import Watch
 from closeranks.run.worker import Worker
 
 _TICK_S: Final = 0.25
 _OPEN_S: Final = 120.0  # for the store to answer, while a group waits for its saved state
-
-
-class Parts:
-    """What a run with a store saves with."""
-
-    def __init__(self, context: Context, vault: Vault, circle: Circle) -> None:
-        options = context.options
-        self.claims = Claims(options.store or "", circle.node or platform.node(), context.run)
-        tiers = tiers_of(options)
-        config = KeeperConfig(
-            store=options.store or "",
-            job=job_name(options),
-            owner=self.claims.owner,
-            lead=not circle.several,
-            run=context.run,
-            retention=Policy.parse(options.keep),
-            tiers=tiers,
-            peer_token=context.environment.get(TOKEN_VARIABLE, ""),
-            drill_every_s=options.verify_every_s,
-        )
-        every: EverySteps | EverySeconds | None = None
-        if options.save_every_steps is not None:
-            every = EverySteps(steps=options.save_every_steps)
-        elif options.save_every_s is not None:
-            every = EverySeconds(seconds=options.save_every_s)
-        resume = None if options.resume == AUTO else options.resume
-        history = known_losses(resume, options.reliability)
-        settings = saving.Settings(every=every, rpo_s=options.rpo_s, history=history)
-        self.saver = Saver(context, vault, config, circle)
-        self.saves = Saves(context, self.saver, circle, settings, tiers)
-        self.resuming = Resuming(context, self.saver.generations)
 
 
 def keeping_of(context: Context, circle: Circle) -> Keeping:
@@ -123,9 +81,14 @@ class Keeping:
             if self._circle.role is Role.LEAD:
                 self._parts.saver.generations.replays.look()
                 self._parts.saves.tick()
-            if self._unbegun is not None and time.monotonic() - self._unbegun[1] > _OPEN_S:
+            if self._waits_too_long():
                 self._unbegun = None
                 self._circle.end_run(f"saved state cannot be loaded: {self._parts.saver.problem or 'no keeper'}")
+
+    def _waits_too_long(self) -> bool:
+        """Whether ranks wait for saved state, and there is no keeper to say which there is."""
+        origin, since_s = self._unbegun or (None, 0.0)
+        return origin is not None and time.monotonic() - since_s > _OPEN_S
 
     async def finish(self, ending: EndRun) -> EndRun:
         """The run is over: what is being written gets its time. The ending, with what became of it."""
@@ -147,6 +110,7 @@ class Keeping:
         if role is not self._role:
             self._role, self._unbegun = role, None
             parts.saves.reset()
+            self._loading.drop()
             self._context.spawn(parts.saver.take_role())
         elif role is Role.LEAD:
             parts.saves.seated()
@@ -199,7 +163,7 @@ class Keeping:
             case words.AdoptAll():
                 self._loading.adopt(word)
             case words.LeaveNow():
-                parts.saver.leave_now()
+                parts.saver.end.copied()
 
     def _to_lead(self, node: str, word: words.ToLead) -> None:
         parts = self._parts
@@ -229,9 +193,11 @@ class Keeping:
         """The members of a term go on; those of a new group are told what to begin with."""
         origin, self._origin = self._origin, None
         parts = self._parts
-        if parts is None or self._circle.role is not Role.LEAD:
+        if parts is None:
             return
-        if parts.saver.opened:
+        if self._circle.role is not Role.LEAD:
+            parts.resuming.take_elsewhere()  # not ours to offer
+        elif parts.saver.opened or origin is Origin.NOTHING:
             self._begin_group(parts, origin)
         else:
             self._unbegun = (origin, time.monotonic())
@@ -261,10 +227,10 @@ class Keeping:
 
     def let_leave(self, leave: Callable[[], None]) -> None:
         """The loop is over everywhere; its end is saved before anyone leaves."""
-        if self._parts is None:
+        if self._parts is None or self._circle.role is Role.IDLE:
             leave()
             return
-        self._parts.saver.let_leave(leave, self._context.last_step)
+        self._parts.saver.end.let_leave(leave, self._context.last_step)
         if self._circle.role is Role.LEAD:
             self._parts.saves.let_leave(self._context.last_step)
 

@@ -67,7 +67,7 @@ class Resuming:
         return ""
 
     def take_elsewhere(self) -> frozenset[int]:
-        """Steps that were whole in other homes; they are soon replaced by newer ones, so this is for the first group."""
+        """Steps that were whole in other homes, for the first group: newer ones soon take their place there."""
         elsewhere, self._elsewhere = self._elsewhere, frozenset()
         return elsewhere
 

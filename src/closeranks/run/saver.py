@@ -6,9 +6,6 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
-
-from msgspec.structs import replace
 
 from closeranks import messages
 from closeranks.checkpoint import keeper_messages as keeper
@@ -28,15 +25,14 @@ from closeranks.run.circle import Circle, Role
 from closeranks.run.context import Context
 from closeranks.run.generations import Generations
 from closeranks.run.keeper_link import KeeperLink
+from closeranks.run.last_save import LastSave
 from closeranks.run.vault import Snapshot, Vault
 from closeranks.run.worker import Worker
 
-EXIT_NOT_SAVED: Final = 74  # EX_IOERR: the work was done, but its end is not durable
 _SAVE_S = 900.0  # a save that takes longer has failed
 _LAST_S = 900.0  # for the last save of a run that has completed
 _HURRIED_S = 2.0
 _AGAIN_S, _AGAIN_MOST_S = 1.0, 60.0  # between tries to open a store, doubled each time
-_LEAVE_S = 120.0  # for the lead to say that all may leave
 
 
 class Saver:
@@ -55,9 +51,7 @@ class Saver:
         self._asked: Snapshot | None = None  # not every seat of this node has delivered
         self._postponed: Snap | None = None  # the final one, until an arena is free
         self._waiting: list[PublishNow] = []  # while no keeper is there to take them
-        self._leave: Callable[[], None] | None = None
-        self._leave_s = 0.0  # when it was asked
-        self._last_step: int | None = None  # after which everybody leaves
+        self.end = LastSave()
         self.durable_step: int | None = None  # newest that this run made durable
         self.problem = ""  # of the newest save
         self.on_report: Callable[[keeper.FromKeeper], None] = lambda _: None  # what concerns the lead
@@ -111,24 +105,7 @@ class Saver:
     def tick(self) -> None:
         """Called a few times a second: the keeper may be overdue, or have more to read; the lead may be gone."""
         self.link.read()
-        if self._leave is not None and time.monotonic() - self._leave_s > _LEAVE_S:
-            self.problem = self.problem or f"no word of the node that leads the saves for {_LEAVE_S:g} s"
-            self.leave_now()
-
-    # --- the end ------------------------------------------------------------------------------------------------
-
-    def let_leave(self, leave: Callable[[], None], step: int) -> None:
-        """The loop is over everywhere: ``leave`` is called when its end is copied."""
-        if self._circle.role is Role.IDLE:
-            leave()
-            return
-        self._leave, self._leave_s, self._last_step = leave, time.monotonic(), step
-
-    def leave_now(self) -> None:
-        """Nothing has to be copied any more."""
-        leave, self._leave = self._leave, None
-        if leave is not None:
-            leave()
+        self.problem = self.end.look(time.monotonic()) or self.problem
 
     async def finish(self, ending: EndRun) -> EndRun:
         """Wait for what is being written, and end the keeper; the ending with what became of the last save."""
@@ -138,21 +115,13 @@ class Saver:
         elif ending.outcome == "stopped":
             patience_s = self._context.options.grace_s
         await self.link.finish(patience_s)
-        return self._judge(ending)
-
-    def _judge(self, ending: EndRun) -> EndRun:
-        if self._last_step is None or self._context.library is False:
-            return ending
-        if self.durable_step is not None and self.durable_step >= self._last_step:
-            return replace(ending, reason=f"{ending.reason}; step {self.durable_step} is in the store")
-        reason = f"{ending.reason}; its last state, step {self._last_step}, is NOT durable: {self.problem or 'unknown'}"
-        return replace(ending, exit_code=ending.exit_code or EXIT_NOT_SAVED, reason=reason)
+        return self.end.judge(ending, self.durable_step, self.problem) if self._context.library else ending
 
     # --- snapshots ----------------------------------------------------------------------------------------------
 
     def snap(self, word: Snap) -> None:
         """The lead asks for a snapshot."""
-        self._let_go()
+        self._let_go(word.unsaved)
         found = {seat: self._context.workers.get(proc) for seat, proc in self._context.members.items()}
         workers = {seat: worker for seat, worker in found.items() if worker is not None and worker.alive}
         if len(workers) < len(found):
@@ -203,12 +172,10 @@ class Saver:
             self._postponed = None
         self._vault.drop(word.save)
 
-    def _let_go(self) -> None:
-        """What was asked for before will not be delivered."""
-        self._postponed = None
-        if self._asked is not None:
-            self._vault.drop(self._asked.save)
-            self._asked = None
+    def _let_go(self, unsaved: tuple[int, ...]) -> None:
+        """What was asked for before will not be delivered, or not be saved."""
+        self._postponed = self._asked = None
+        self._vault.drop_unpublished(unsaved)
 
     # --- saves --------------------------------------------------------------------------------------------------
 
@@ -220,10 +187,12 @@ class Saver:
             self._miss(word.number, self.link.closed)
         elif snapshot is None or not snapshot.complete:
             self._miss(word.number, f"{self._circle.node} does not hold the images of save {word.save}")
-        elif not self.link.ready:
-            self._waiting.append(word)
         else:
-            self._publish(word, snapshot)
+            snapshot.published = True
+            if self.link.ready:
+                self._publish(word, snapshot)
+            else:
+                self._waiting.append(word)
         self._circle.tell_lead(Taken(number=word.number))
 
     def _publish(self, word: PublishNow, snapshot: Snapshot) -> None:
@@ -308,7 +277,7 @@ class Saver:
         self.generations.committed(report.generation, report.step)
 
     @_note.register
-    def _(self, report: keeper.Kept) -> None:
+    def _(self, _report: keeper.Kept) -> None:
         self.link.committed()
 
     @_note.register

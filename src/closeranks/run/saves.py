@@ -57,7 +57,7 @@ class Saves:
         self._asked: _Asked | None = None
         self._works = Works(context, circle, tiers, self._failed)
         self._durations_s: deque[float] = deque(maxlen=32)
-        self._margin_s = _MARGIN_S if circle.several else 0.0
+        self._margin_s = self._least_margin_s = _MARGIN_S if circle.several else 0.0
         self._leaving = False
         self._left = False
         self.newest_open_step: Callable[[], int] = lambda: 0
@@ -164,7 +164,7 @@ class Saves:
         step = decision.step if decision.final else max(decision.step, self.newest_open_step() + self._ahead())
         now_s = time.monotonic()
         self._asked = _Asked(self._number(), step, decision.final, self._circle.nodes, now_s)
-        self._circle.tell_all(Snap(save=self._asked.save, step=step, final=decision.final))
+        self._circle.tell_all(Snap(save=self._asked.save, step=step, final=decision.final, unsaved=self._works.unsaved))
 
     def _ahead(self) -> int:
         """So many steps after the newest open one, no seat will have closed it when it hears of it."""
@@ -190,6 +190,7 @@ class Saves:
         if asked.delivered.keys() < asked.nodes:
             return
         self._asked = None
+        self._margin_s = max(self._margin_s / 2, self._least_margin_s)
         parts = asked.delivered.values()
         image_bytes, pause_s = sum(part.image_bytes for part in parts), max(part.pause_s for part in parts)
         self._context.note(SnapshotTaken(save=asked.save, step=asked.step, image_bytes=image_bytes, pause_s=pause_s))

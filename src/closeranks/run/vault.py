@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from closeranks.run.worker import Worker
@@ -35,6 +36,7 @@ class Snapshot:
     pause_s: float = 0.0
     data_position: object = None
     taken_mono_s: float = 0.0
+    published: bool = False  # the keeper has it, or is about to
     sealed: bool = False  # the keeper knows its digests: a restart may use it
     freed: bool = False  # the keeper needs it no more
 
@@ -102,6 +104,11 @@ class Vault:
         snapshot = self._snapshots.pop(save, None)
         if snapshot is not None:
             snapshot.close()
+
+    def drop_unpublished(self, but: Container[int]) -> None:
+        """Give up what was delivered for saves that nobody will publish."""
+        for save in [s.save for s in self._snapshots.values() if not s.published and s.save not in but]:
+            self.drop(save)
 
     def seal(self, save: int) -> None:
         """The keeper knows the digests: older images are not needed for a restart any more."""

@@ -58,6 +58,11 @@ class Works:
         """The save of this number, if it is in work."""
         return self._works.get(number)
 
+    @property
+    def unsaved(self) -> tuple[int, ...]:
+        """Saves whose images wait for a keeper."""
+        return tuple(work.save for work in self._works.values() if not work.attempt)
+
     def begin(self, work: Work, link: KeeperLink) -> None:
         """Its images are there, on every node."""
         self._works[work.number] = work
