@@ -82,7 +82,7 @@ class Member:
         self._caller = Caller(identity.keys, words.FromCoordinator, Hearer(self._up, self._missed), draw)
         self._missed_of: deque[str] = deque(maxlen=1)
         self.failed = ""  # why this node can take no workers
-        self.circle = NodesCircle(identity.node, self._say)
+        self.circle = NodesCircle(identity.node, self._say, lambda: self._order is Order.ACT)
         self.saved_step: Callable[[], int | None] = lambda: None  # newest that a restart of the group could use
         self._parts: Parts
 

@@ -17,10 +17,11 @@ class NodesCircle:
 
     several = True
 
-    def __init__(self, node: str, say: Callable[[words.FromNode], None]) -> None:
-        """``say`` tells the coordinator, if there is one."""
+    def __init__(self, node: str, say: Callable[[words.FromNode], None], led: Callable[[], bool]) -> None:
+        """``say`` tells the coordinator, if there is one; ``led``: whether this node may act."""
         self.node = node
         self._say = say
+        self._led = led
         self._places: tuple[str, ...] = ()  # node by seat, under the newest term
         self._hearers: Hearers | None = None
         self._hopeless: words.Hopeless | None = None  # said again to a coordinator that comes later
@@ -30,6 +31,11 @@ class NodesCircle:
     def role(self) -> Role:
         """Of this node."""
         return role_of(self.node, self._places)
+
+    @property
+    def led(self) -> bool:
+        """Whether this node holds a grant: if another one has taken its place, it does not."""
+        return self._led()
 
     @property
     def nodes(self) -> frozenset[str]:

@@ -51,6 +51,10 @@ class Circle(Protocol):
     def nodes(self) -> frozenset[str]:
         """Those with seats."""
 
+    @property
+    def led(self) -> bool:
+        """Whether the role is certain: a node that is cut off may have been replaced, and must claim nothing."""
+
     def attach(self, hearers: Hearers) -> None:
         """Whom to tell from now on."""
 
@@ -70,6 +74,7 @@ class Alone:
     several = False
     node = ""
     role = Role.LEAD
+    led = True
     nodes = frozenset({""})
 
     def __init__(self, fail: Callable[[str, int], None]) -> None:

@@ -17,6 +17,7 @@ from closeranks.run.context import Context
 _OPEN_S: Final = 120.0  # until the store has answered
 _RESTARTS_MAX: Final = 5  # without a commit between them
 _HURRIED_S: Final = 2.0
+_LOOK_S: Final = 0.25
 _SOON_S: Final = 1.0  # a last save that takes longer is told of
 
 
@@ -31,6 +32,8 @@ class KeeperLink:
         self._restarts = 0
         self._store_term = 0
         self._changing = asyncio.Lock()
+        self._asked = 0  # how often it was opened and dropped
+        self.may_reopen: Callable[[], bool] = lambda: True  # whether a lost keeper may be replaced already
         self.closed = ""  # why there can be no keeper any more
         self.on_change: Callable[[], None] = lambda: None  # a keeper is there again, or there will be none
 
@@ -49,9 +52,12 @@ class KeeperLink:
 
         The keeper of a lead claims the store: those of older leads can commit nothing any more.
         """
+        self._asked += 1
         async with self._changing:
             self._config = replace(self._config, lead=lead)
-            return await self._open()
+            problem = await self._open()
+            self.closed, self._restarts = "", 0
+            return problem
 
     async def _open(self) -> str:
         try:
@@ -72,6 +78,7 @@ class KeeperLink:
 
     async def drop(self) -> None:
         """End the keeper at once, if there is one; what it was writing is reported as lost."""
+        self._asked += 1
         async with self._changing:
             client, self._client = self._client, None
             if client is None:
@@ -132,8 +139,11 @@ class KeeperLink:
             self._context.spawn(self._reopen())
 
     async def _reopen(self) -> None:
+        asked = self._asked
+        while not self.may_reopen():
+            await asyncio.sleep(_LOOK_S)
         async with self._changing:
-            if self._client is not None:
+            if self._asked != asked:  # somebody else had it replaced
                 return
             self.closed = await self._open()
         self.on_change()

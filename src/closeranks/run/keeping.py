@@ -131,7 +131,8 @@ class Keeping:
         self._context.spawn(self._look_who_claimed())
 
     async def _look_who_claimed(self) -> None:
-        await self._may_claim()
+        if self._parts is not None and await self._may_claim():
+            await self._parts.saver.claim_again()
 
     def _ready(self) -> None:
         """There is a keeper, or it is certain that there will be none."""

@@ -32,6 +32,7 @@ from closeranks.run.worker import Worker
 _SAVE_S = 900.0  # a save that takes longer has failed
 _LAST_S = 900.0  # for the last save of a run that has completed
 _HURRIED_S = 2.0
+_LOOK_S = 0.1
 _AGAIN_S, _AGAIN_MOST_S = 1.0, 60.0  # between tries to open a store, doubled each time
 
 
@@ -48,6 +49,7 @@ class Saver:
         self.generations = Generations(context, config.store)
         self.link = KeeperLink(context, config, self._hear)
         self.link.on_change = self._keeper_changed
+        self.link.may_reopen = lambda: circle.led
         self._asked: Snapshot | None = None  # not every seat of this node has delivered
         self._postponed: Snap | None = None  # the final one, until an arena is free
         self._waiting: list[PublishNow] = []  # while no keeper is there to take them
@@ -77,18 +79,27 @@ class Saver:
             pause_s = _AGAIN_S
             while self._role is not self._circle.role and self._context.ending is None:
                 await self.link.drop()
+                self._role = Role.IDLE
                 role = self._circle.role
+                if role is Role.LEAD and not self._circle.led:
+                    await asyncio.sleep(_LOOK_S)
+                    continue
                 if role is Role.LEAD and not await self.may_claim():
                     return
                 problem = "" if role is Role.IDLE else await self.link.open(lead=role is Role.LEAD)
                 if problem:
-                    self._context.say(f"closeranks: {problem}; it is tried again in {pause_s:.0f} s")
                     self._miss_waiting(problem)
+                    self._context.say(f"closeranks: {problem}; it is tried again in {pause_s:.0f} s")
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, _AGAIN_MOST_S)
                     continue
                 self._role = role
                 self._keeper_changed()
+
+    async def claim_again(self) -> None:
+        """Another lead of this run claimed the store after us, which we have followed since."""
+        self._role = Role.IDLE
+        await self.take_role()
 
     def _keeper_changed(self) -> None:
         waiting, self._waiting = self._waiting, []
