@@ -158,17 +158,18 @@ def test_an_authority_that_is_not_there_is_reported_within_the_bound(monkeypatch
 
 
 def test_something_else_on_the_port_is_no_authority(monkeypatch):
-    monkeypatch.setattr(module, "ANSWER_S", 0.3)
+    monkeypatch.setattr(module, "ANSWER_S", 1.0)
+    monkeypatch.setattr(module, "_ANSWER_BYTES_MAX", 1000)
 
     async def chatter(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 2**22)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000)
         await writer.drain()
 
     async def script():
         async with served(chatter) as port:
             register = EtcdRegister(Cluster((f"http://127.0.0.1:{port}",)), "run")
-            with pytest.raises(RegisterError, match="more than 2,097,152 bytes"):
+            with pytest.raises(RegisterError, match="more than 1,000 bytes"):
                 await register.read()
             await register.close()
 
