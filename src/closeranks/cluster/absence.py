@@ -21,7 +21,7 @@ from closeranks.detect.heartbeat import Bounds, Pulse
 from closeranks.nodes import words
 from closeranks.nodes.command_probe import CommandProbe
 from closeranks.nodes.link import End, Ended
-from closeranks.nodes.probes import Finding, Life, Probed, judge, probe
+from closeranks.nodes.probes import Finding, Life, Probed, Supervisor, judge, probe
 from closeranks.run.options import OnPartition, RunOptions
 
 _PROBE_S: Final = 1.0
@@ -51,7 +51,8 @@ class Absences:
         self._probing: dict[str, asyncio.Task[None]] = {}
         self._let_go_s = time.monotonic()
         self.has_room: Callable[[str], bool] = lambda _: True
-        self.say: Callable[[Attendee, str], None] = lambda _attendee, _text: None
+        self.silent: Callable[[Attendee, str], None] = lambda _attendee, _reason: None
+        self.back: Callable[[Attendee], None] = lambda _: None  # it beats again, over the same connection
 
     # --- what is heard ------------------------------------------------------------------------------------------
 
@@ -81,6 +82,7 @@ class Absences:
             self._pulses[attendee.node], _ = heartbeat.beat(pulse, now_s)
         if attendee.gone_s is not None:
             attendee.gone_s, attendee.missing = None, ""
+            self.back(attendee)
         if granted:
             attendee.granted_s = now_s
 
@@ -133,7 +135,7 @@ class Absences:
         if attendee.gone_s is None:
             attendee.gone_s = time.monotonic()
         attendee.missing = reason
-        self.say(attendee, reason)
+        self.silent(attendee, reason)
         if attendee.node not in self._probing:
             self._probing[attendee.node] = asyncio.get_running_loop().create_task(self._probe(attendee))
 
@@ -181,7 +183,8 @@ class Absences:
                     nonce = next(self._nonces)
                     self._asked[nonce] = attendee.node
                     witness.send(words.Probe(nonce=nonce, node=attendee.node, boot=attendee.boot, address=address))
-                found = await probe(address, self._identity.keys, attendee.boot, _PROBE_S)
+                wanted = Supervisor(attendee.node, attendee.boot)
+                found = await probe(address, self._identity.keys, wanted, _PROBE_S)
                 self._opinion(attendee, self._identity.node, found)
                 if self._options.probe_command is not None and attendee.gone_s is not None:
                     command = CommandProbe(self._options.probe_command)

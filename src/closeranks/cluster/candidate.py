@@ -1,24 +1,22 @@
 """The candidate of a node: it seeks the lead of the job, and leads it while it has it.
 
-Started by the supervisor as ``python -P -m closeranks.cluster.candidate FOLDER FD PARENT_PID BOOT ENDS``. It holds
+Started by the supervisor as ``python -P -m closeranks.cluster.candidate FOLDER FD PARENT_PID``. It holds
 no worker and no state that could not be learned again, so nothing is lost with it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
 import sys
-import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from closeranks.authority.memory import MemoryRegister
 from closeranks.authority.opening import open_register
-from closeranks.authority.register import Register, RegisterError
+from closeranks.authority.register import Register, RegisterError, RegisterRefused
 from closeranks.cluster import aside
 from closeranks.cluster.coordinator import Coordinator
 from closeranks.cluster.identity import Identity, identity_of, meeting_point
@@ -28,21 +26,37 @@ from closeranks.nodes import words
 from closeranks.nodes.link import Connection, Ears
 from closeranks.nodes.serving import serve
 from closeranks.run.folder import read_run_file
-from closeranks.run.linux import die_with_parent
 from closeranks.run.links import Link
-from closeranks.run.options import STORE_AUTHORITY, RunOptions, job_name
+from closeranks.run.linux import die_with_parent
+from closeranks.run.options import STORE_AUTHORITY, RunOptions
 
 _STATIC_EPOCH: Final = 1  # without an authority there is one leader and never another
 _EXIT_USAGE: Final = 2
 
 
+class Boot(NamedTuple):
+    """A candidate process: of which supervisor process, and how many it had before."""
+
+    supervisor: str
+    before: int
+
+    def __str__(self) -> str:
+        """As it stands in the record."""
+        return f"{self.supervisor}.{self.before}"
+
+    def outlived(self, boot: str) -> bool:
+        """Whether that one has certainly ended: the same supervisor had it before, and saw it end."""
+        supervisor, _, number = boot.rpartition(".")
+        return supervisor == self.supervisor and int(number) < self.before
+
+
 class Candidate:
     """One candidate process."""
 
-    def __init__(self, identity: Identity, options: RunOptions, boot: str, link: socket.socket) -> None:
+    def __init__(self, identity: Identity, options: RunOptions, link: socket.socket) -> None:
         self._identity = identity
         self._options = options
-        self._boot = boot
+        self._boot = Boot("", 0)
         self._link = Link(link, self._hear, self._parent_gone, aside.FromSupervisor)
         self._link.on_closed = lambda: self._parent_gone("the supervisor is gone")
         self._follows = 0
@@ -50,11 +64,13 @@ class Candidate:
         self._tenure: Tenure | None = None
         self._coordinator: Coordinator | None = None
         self._reign: asyncio.Task[None] | None = None
+        self._begun = asyncio.Event()
         self._ending = asyncio.Event()
         self._reason = "the first"
 
     async def run(self) -> None:
         """Until the run is over, here and as far as it depends on us."""
+        await self._begun.wait()
         fixed = meeting_point(self._options)
         if fixed is not None and self._identity.rank != 0:
             self._link.send(aside.LeaderSeen(epoch=_STATIC_EPOCH, node="n0", address=fixed))
@@ -62,8 +78,8 @@ class Candidate:
             return
         here = fixed or words.Address(host=self._identity.host, port=0)
         listener = await serve(here, self._identity.keys, words.FromNode, self._called)
-        register = await self._register()
-        candidacy = Candidacy(boot=self._boot, rank=self._identity.rank)
+        register = self._register()
+        candidacy = Candidacy(boot=str(self._boot), rank=self._identity.rank)
         seat = Seat(self._identity.node, listener.address)
         self._tenure = Tenure(register, candidacy, seat, self._around, self._chosen)
         seeking = asyncio.create_task(self._tenure.run())
@@ -75,16 +91,19 @@ class Candidate:
         await listener.close()
         await register.close()
 
-    async def _register(self) -> Register:
+    def _register(self) -> Register:
         options = self._options
         if meeting_point(options) is not None:
             return MemoryRegister()
-        return await open_register(options.authority or STORE_AUTHORITY, run=self._identity.run, store=options.store)
+        return open_register(options.authority or STORE_AUTHORITY, self._identity.run, options.store)
 
     # --- our supervisor -----------------------------------------------------------------------------------------
 
     def _hear(self, word: aside.FromSupervisor) -> None:
         match word:
+            case aside.Begin():
+                self._boot = Boot(word.supervisor, word.before)
+                self._begun.set()
             case aside.Standing():
                 self._follows = word.follows
                 if self._tenure is not None:
@@ -101,8 +120,7 @@ class Candidate:
     def _around(self, now_s: float) -> Around:
         coordinator, tenure = self._coordinator, self._tenure
         record = None if tenure is None else tenure.record
-        # Of this node's candidates there is one at a time: whoever else of it the record names has ended.
-        ended = record is not None and record.node == self._identity.node and record.boot not in ("", self._boot)
+        ended = record is not None and self._boot.outlived(record.boot)
         if coordinator is None:
             return Around(now_s=now_s, led=self._follows > 0, leader_ended=ended)
         absences = coordinator.absences
@@ -176,28 +194,24 @@ class Candidate:
         self._link.send(aside.Aloud(line=line))
 
 
-def main(argv: list[str]) -> int:
-    """Be the candidate of one node; the exit code is only for a person who looks."""
-    folder, fd, parent, _node_boot, ends = Path(argv[0]), int(argv[1]), int(argv[2]), argv[3], int(argv[4])
-    if not die_with_parent(parent, signal.SIGKILL):
-        return 1
+async def _be(argv: list[str]) -> None:
+    folder, fd = Path(argv[0]), int(argv[1])
     options = read_run_file(folder).options
-    identity = identity_of(options, os.environ)
     link = socket.socket(fileno=fd)
     link.setblocking(False)
-    started_s = time.monotonic()
+    await Candidate(identity_of(options, os.environ), options, link).run()
+
+
+def main(argv: list[str]) -> int:
+    """Be the candidate of one node; the exit code is only for a person who looks."""
+    if not die_with_parent(int(argv[2]), signal.SIGKILL):
+        return 1
     try:
-        asyncio.run(_be(Candidate(identity, options, f"{identity.boot}.{ends}", link)))
-    except (OSError, RegisterError, ValueError) as error:
-        sys.stderr.write(f"after {time.monotonic() - started_s:.1f} s: {error}\n")
-        with contextlib.suppress(OSError):
-            link.setblocking(True)
+        asyncio.run(_be(argv))
+    except (OSError, RegisterError, RegisterRefused) as error:
+        sys.stderr.write(f"{error}\n")
         return _EXIT_USAGE
     return 0
-
-
-async def _be(candidate: Candidate) -> None:
-    await candidate.run()
 
 
 if __name__ == "__main__":

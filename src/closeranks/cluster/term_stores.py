@@ -13,10 +13,17 @@ class TermStores:
         self.announced: Address | None = None  # where the members of the newest term meet
         self._host = host
         self._served: TermStore | NoStore | None = None
+        self._term = 0
 
     def open(self, term: int) -> tuple[Address, str]:
-        """Open the store of a term in place of the one before; its address, or why there is none."""
+        """Open the store of a term in place of the one before; its address, or why there is none.
+
+        A group is started and begins under the same term: it meets in one store.
+        """
+        if self._served is not None and term == self._term:
+            return Address(host=self._served.host, port=self._served.port), ""
         self.close()
+        self._term = term
         try:
             self._served = open_store(self._host)
         except OSError as error:

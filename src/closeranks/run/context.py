@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from closeranks.decide.protocol import Decision, EndRun, Fact, StopAsked
-from closeranks.events import AnyEvent, IncidentClosed, IncidentOpened, ProcessExited, ProcessFailed
+from closeranks.events import AnyEvent, IncidentClosed, IncidentOpened, ProcessExited, ProcessFailed, Stamp
 from closeranks.journal import Journal, JournalError
 from closeranks.run.birth import Node
 from closeranks.run.options import RunOptions
@@ -49,7 +49,7 @@ class Context:
     term: int = 0
     hooks: list[subprocess.Popen[bytes]] = field(default_factory=list)  # running commands of --on-incident
     keeper_pid: int | None = None
-    candidate_pid: int | None = None
+    candidate_pids: frozenset[int] = frozenset()  # of the processes that seek the lead of several nodes
     group: int = -1  # groups started from nothing so far, minus one
     store: Store | None = None
     stops: int = 0  # signals that asked for the end
@@ -72,7 +72,8 @@ class Context:
         """Our own children: workers that are not reaped yet, the zygote, hooks, the keeper."""
         pids = {worker.started.pid for worker in self.workers.values() if worker.ended is None}
         pids |= {hook.pid for hook in self.hooks}
-        pids |= {pid for pid in (self.keeper_pid, self.candidate_pid) if pid is not None}
+        pids |= set() if self.keeper_pid is None else {self.keeper_pid}
+        pids |= self.candidate_pids
         return pids | self.starter.zygote_pids
 
     def say(self, line: str) -> None:
@@ -94,10 +95,10 @@ class Context:
         finally:
             self._feeding = False
 
-    def note(self, event: AnyEvent) -> None:
+    def note(self, event: AnyEvent, stamp: Stamp | None = None) -> None:
         """Write to the journal. A full disk is told once and ends nothing."""
         try:
-            self.screen.record(self.journal.append(event, self.term))
+            self.screen.record(self.journal.append(event, self.term, stamp))
             self._journal_lost = False
         except JournalError as error:
             if not self._journal_lost:

@@ -138,7 +138,7 @@ async def _supervise(folder: Path, file: RunFile, zygote: _Zygote, watched: tupl
     signals, lifeline = watched
     options = file.options
     screen = Screen(display_for(options.view, sys.stdout, options.seats, options.spares))
-    with Journal.create(folder / "journal.jsonl", file.run, platform.node()) as journal:
+    with Journal.create(folder / "journal.jsonl", file.run, options.node or platform.node()) as journal:
         context = Context(
             run=file.run,
             folder=folder,
@@ -168,12 +168,16 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     orphans = Orphans()
     exits = Exits(context, orphans)
     keeping = keeping_of(context)
-    births = Births(context, Ears(context, exits, keeping, _probe(context)), exits)
+    ears = Ears(context, exits, keeping, _probe(context))
+    births = Births(context, ears, exits)
     member = _member_of(context)
+    if member is not None:
+        ears.on_joined = member.joined
     watch = Watch(context, exits, orphans, None if member else Doubts(context, bounds_of(context.options)))
     exits.before_release, exits.explain = watch.part, watch.explain
     keeping.attach(watch)
-    context.carry_out = Carry(context, births, exits, watch, keeping).out
+    carry = Carry(context, births, exits, watch, keeping)
+    context.carry_out = carry.out
     _write_start(context, file)
     asyncio.get_running_loop().set_exception_handler(lambda _loop, what: _defect(context, what))
     if problem := await keeping.open():
@@ -182,7 +186,7 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     context.spawn(keeping.run())
     if member is None:
         context.feed(Begun(saved_step=keeping.saved_step))
-    elif problem := await member.join(births, exits, watch):
+    elif problem := await member.join(births, exits, watch, carry):
         context.fail(problem, EXIT_USAGE)
     await context.ended.wait()
     await end_workers(context)
