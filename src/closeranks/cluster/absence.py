@@ -15,7 +15,7 @@ from typing import Final
 from closeranks.cluster.attendance import Attendee
 from closeranks.cluster.identity import Identity
 from closeranks.cluster.tenure import Tenure
-from closeranks.decide.leases import Clockwork, fenced_at, outnumbered, replacement_allowed
+from closeranks.decide.leases import NEVER_S, Clockwork, fenced_at, outnumbered, replacement_allowed
 from closeranks.detect import heartbeat
 from closeranks.detect.heartbeat import Bounds, Pulse
 from closeranks.nodes import words
@@ -27,6 +27,7 @@ from closeranks.run.options import OnPartition, RunOptions
 _PROBE_S: Final = 1.0
 _PROBE_AGAIN_S: Final = 0.5
 _WITNESSES: Final = 2
+_GRANTS_KEPT: Final = 64
 _FLOOR_BEATS: Final = 3.0  # a silence of fewer beats is never suspicious
 
 
@@ -49,7 +50,6 @@ class Absences:
         self._nonces = itertools.count(1)
         self._asked: dict[int, str] = {}
         self._probing: dict[str, asyncio.Task[None]] = {}
-        self._let_go_s = time.monotonic()
         self.has_room: Callable[[str], bool] = lambda _: True
         self.silent: Callable[[Attendee, str], None] = lambda _attendee, _reason: None
         self.back: Callable[[Attendee], None] = lambda _: None  # it beats again, over the same connection
@@ -70,12 +70,18 @@ class Absences:
         bounds = Bounds(floor_s=_FLOOR_BEATS * beat_s, ceiling_s=ceiling_s)
         self._pulses[attendee.node] = heartbeat.first_pulse(attendee.node, bounds, now_s)
         attendee.gone_s, attendee.missing, attendee.certain = None, "", ""
-        attendee.granted_s = now_s  # whatever an earlier leader granted, it let go of that one before
         attendee.opinions.clear()
         attendee.hung_up = False
 
-    def beat(self, attendee: Attendee, *, granted: bool) -> None:
-        """It beats."""
+    def reported(self, attendee: Attendee) -> None:
+        """It follows this leader, and no other any more."""
+        now_s = time.monotonic()
+        attendee.follows_s = attendee.follows_s or now_s
+        attendee.granted_s = max(attendee.granted_s, now_s)
+        attendee.grants_s.clear()
+
+    def beat(self, attendee: Attendee, beat: words.Beat, *, granted: bool) -> None:
+        """It beats, and is granted another while or not."""
         now_s = time.monotonic()
         pulse = self._pulses.get(attendee.node)
         if pulse is not None:
@@ -83,8 +89,11 @@ class Absences:
         if attendee.gone_s is not None:
             attendee.gone_s, attendee.missing = None, ""
             self.back(attendee)
+        attendee.acknowledged_s = max(attendee.acknowledged_s, attendee.grants_s.get(beat.granted, NEVER_S))
         if granted:
-            attendee.granted_s = now_s
+            attendee.granted_s = attendee.grants_s[beat.number] = now_s
+            while len(attendee.grants_s) > _GRANTS_KEPT:
+                del attendee.grants_s[next(iter(attendee.grants_s))]
 
     def hung_up(self, attendee: Attendee, end: End) -> None:
         """Its connection ended."""
@@ -109,8 +118,9 @@ class Absences:
 
     def heard_s(self) -> float:
         """When the oldest of the newest acknowledged grants of the term's nodes was sent; see ``Around.heard_s``."""
-        times = [a.granted_s if (a := self._attendees.get(n)) and a.heard else 0.0 for n in self._tenure.record.nodes]
-        return min(times, default=0.0)
+        nodes = {*self._tenure.record.nodes, *self._tenure.nodes_in_doubt}
+        times = [NEVER_S if (a := self._attendees.get(n)) is None else a.acknowledged_s for n in nodes]
+        return min(times, default=NEVER_S)
 
     def outnumbered(self) -> bool:
         """Whether this leader reaches too few nodes of the newest term."""
@@ -151,15 +161,15 @@ class Absences:
 
     def _fenced_s(self, attendee: Attendee) -> float:
         """From when on it has no acting workers, whatever it hears or does not."""
-        if attendee.introduction is not None:
+        if attendee.follows_s is not None:
             return fenced_at(attendee.granted_s, self._clockwork)
         nodes = set(self._tenure.record.nodes)
-        followers = [a for a in self._attendees.values() if a.node in nodes and a.introduction is not None]
+        followed_s = [a.follows_s for a in self._attendees.values() if a.node in nodes and a.follows_s is not None]
         return replacement_allowed(
             nodes=len(nodes),
-            reached=len(followers),
+            reached=len(followed_s),
             predecessor_s=self._tenure.predecessor_s,
-            let_go_s=self._let_go_s,
+            let_go_s=min(followed_s, default=time.monotonic()),
             clockwork=self._clockwork,
         ).from_s
 

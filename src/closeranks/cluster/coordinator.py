@@ -125,6 +125,10 @@ class Coordinator:
             reason = f"{word.node} is there already, as process {known.boot} on {_host_of(known)}"
             connection.send(words.TurnedAway(reason=reason, final=known.heard and known.connection is not None))
             return None
+        if not self._tenure.admits and (known is None or known.follows_s is None):
+            reason = "the authority does not answer: only nodes that follow already are granted anything"
+            connection.send(words.TurnedAway(reason=reason, final=False))
+            return None
         attendee = known or Attendee(node=word.node, boot=word.boot)
         attendee.boot, attendee.introduction, attendee.connection = word.boot, word, connection
         attendee.report = None
@@ -163,8 +167,10 @@ class Coordinator:
 
     def _beat(self, attendee: Attendee, word: words.Beat) -> None:
         """A node that is not fenced may act for another while."""
-        lease_s = self._tenure.grantable_s()
-        self.absences.beat(attendee, granted=lease_s > 0)
+        if attendee.report is None:
+            return
+        lease_s = self._tenure.grantable_s(self.absences.heard_s())
+        self.absences.beat(attendee, word, granted=lease_s > 0)
         if lease_s > 0:
             attendee.send(words.Granted(number=word.number, lease_s=lease_s))
         if attendee.admitted:
@@ -172,6 +178,7 @@ class Coordinator:
 
     def _reported(self, attendee: Attendee, word: words.Report) -> None:
         attendee.report = word
+        self.absences.reported(attendee)
         if word.failed:
             self._note(
                 NodeGone(node=attendee.node, boot=attendee.boot, detail=f"it cannot take workers: {word.failed}")
