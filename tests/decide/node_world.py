@@ -108,8 +108,10 @@ class NodeWorld(World):
         return self
 
     def join(self, name: str, slots: int = 2, domains: dict[str, str] | None = None) -> None:
-        if name in self.nodes and self.nodes[name].up:
-            return
+        if name in self.nodes:
+            if self.nodes[name].up or self.leaderless:
+                return
+            self.declare_lost(self.nodes[name])  # whatever an earlier boot of the node ran is gone
         self.nodes[name] = SimNode(name=name, slots=slots, domains=domains or {})
         self.feed(NodeJoined(node=name, slots=slots, domains=domains or {}))
 

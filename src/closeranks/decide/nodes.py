@@ -97,7 +97,8 @@ def lost(turn: Turn, fact: NodeLost) -> None:
             turn.drop(proc)
     if members:
         over = "the last step was closed everywhere before" if state.life is Life.LEAVING else ""
-        trouble.meet(turn, _trouble(state, node, members, fact.detail), gone=members, hopeless=over)
+        found = _trouble(state, node, members, fact.detail)
+        trouble.meet(turn, found, gone=members, hopeless=over or fact.hopeless)
         return
     turn.note(ErrorSeen(detector=Seen.NODE.value, seat=None, proc=None, detail=f"{node.name} was lost: {fact.detail}"))
     trouble.start_when_clear(turn)
