@@ -1,5 +1,7 @@
 """A new coordinator takes over: at any moment, without a lost step."""
 
+from itertools import pairwise
+
 import pytest
 from node_world import NodeWorld
 from test_node_loss import die, rungs, world_of
@@ -142,5 +144,5 @@ def test_a_memo_is_sent_for_what_changed_and_not_for_every_step():
     world.step_hook = lambda _: told.append(memos.memo_of(world.state, world.now_s))
     world.at(102.0, lambda: world.kill(3))
     world.run()
-    sent = [one for one, other in zip(told, told[1:], strict=False) if memos.worth_sending(one, other)]
+    sent = [one for one, other in pairwise(told) if memos.worth_sending(one, other)]
     assert 1 <= len(sent) <= 3

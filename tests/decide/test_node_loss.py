@@ -10,7 +10,9 @@ from closeranks.decide.state import Settings
 from closeranks.events import Decided, Diagnosed, IncidentClosed, IncidentOpened, IncidentWidened, Rung
 
 
-def world_of(nodes, seats, needed, *, at_step=None, slots=2, spares=0, domains=None, patience_s=600.0):
+def world_of(  # noqa: PLR0913 - a world has many dials, and each test turns one
+    nodes, seats, needed, *, at_step=None, slots=2, spares=0, domains=None, patience_s=600.0
+):
     settings = Settings(seats=seats, spares=spares, nodes_needed=needed, node_patience_s=patience_s)
     world = NodeWorld(settings=settings, jitter=0.0).with_nodes(*nodes, slots=slots, domains=domains)
     strikes = dict(at_step or {})

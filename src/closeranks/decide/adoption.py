@@ -21,7 +21,6 @@ from closeranks.decide.state import Group, Life, Node, Proc, Settings, Stage, St
 from closeranks.decide.turn import Turn
 from closeranks.events import CoordinatorChanged
 
-
 _MEANWHILE = "while there was no coordinator"
 
 
@@ -193,11 +192,12 @@ def _seat_members(turn: Turn, known: Known) -> list[Proc]:
         turn.put(proc)
         if proc.stage is Stage.INTERRUPTED:
             missing.append(proc)
-    seats = {p.seat for p in missing if p.seat is not None} if turn.state.group.looped else set()
-    for proc, node in sorted(told.values(), key=lambda item: -item[0].proc):  # the newest take the seats
-        reports.take_stray(turn, proc, node, frozenset(seats))
-        if proc.proc in turn.state.procs and turn.state.procs[proc.proc].stage is not Stage.DOOMED:
-            seats.discard(proc.seat if proc.seat is not None else -1)
+    seats = {p.seat for p in missing} if turn.state.group.looped else set()
+    for number in sorted(told, reverse=True):  # the newest take the seats
+        stray, name = told[number]
+        reports.take_stray(turn, stray, name, seats)
+        if turn.state.procs[number].stage is not Stage.DOOMED:
+            seats.discard(stray.seat)
     return missing
 
 
