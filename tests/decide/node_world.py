@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
 from world import Sim, World
 
 from closeranks.decide import memo as memos
@@ -90,6 +91,7 @@ class NodeWorld(World):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.wanted = self.settings
         self.nodes: dict[str, SimNode] = {}
         self.where: dict[int, str] = {}
         self.kept: dict[int, Kept] = {}
@@ -285,6 +287,7 @@ class NodeWorld(World):
     def do_start_group(self, decision: StartGroup) -> None:
         for number, name in zip(decision.procs, decision.nodes, strict=True):
             self.where[number] = name
+        self.settings = replace(self.wanted, seats=len(decision.procs))
         if self.decided(decision):
             super().do_start_group(decision)
         else:
@@ -413,7 +416,7 @@ class NodeWorld(World):
             **self.record,
         )
         self.facts.append((known, self.now_s))
-        self.state, decisions = adopt(self.settings, known, self.now_s)
+        self.state, decisions = adopt(self.wanted, known, self.now_s)
         self._keep_memo()
         self.carry_out(decisions)
 

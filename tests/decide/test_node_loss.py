@@ -3,8 +3,10 @@
 Two seats a node: p1 and p2 sit on n0, p3 and p4 on n1, and so on; the spares of a spare node follow.
 """
 
+from msgspec.structs import replace
 from node_world import NodeWorld
 
+from closeranks.decide.controller import initial
 from closeranks.decide.protocol import BeginTerm, StartGroup, StartProc
 from closeranks.decide.state import Settings
 from closeranks.events import Decided, Diagnosed, IncidentClosed, IncidentOpened, IncidentWidened, Rung
@@ -153,3 +155,32 @@ def test_a_node_lost_with_the_last_step_closed_ends_the_run_with_that_reason():
     world.lost_after_s = 0.05
     world.run()
     assert "the last step was closed everywhere before" in world.ended.reason
+
+
+def smaller(world, nodes_min):
+    world.wanted = world.settings = replace(world.settings, nodes_min=nodes_min)
+    world.state = initial(world.settings)
+    world.save_every = 4
+    return world
+
+
+def test_without_another_node_the_group_goes_on_smaller_where_that_is_allowed():
+    world = smaller(world_of(["n0", "n1", "n2"], 6, 3, at_step={10: die("n1")}, patience_s=30.0), 2).run()
+    assert rungs(world)[-1] is Rung.SHRINK
+    assert "goes on with 4 seats from the saved step 7" in world.events(Decided)[-1].reason
+    start = world.of(StartGroup)[-1]
+    assert (len(start.procs), start.nodes) == (4, ("n0", "n0", "n2", "n2"))
+    assert world.steps_done == [*range(10), *range(8, 30)]
+    assert world.ended.outcome == "completed"
+
+
+def test_a_group_does_not_become_smaller_than_allowed():
+    world = smaller(world_of(["n0", "n1", "n2"], 6, 3, at_step={10: die("n1", "n2")}, patience_s=30.0), 2).run()
+    assert rungs(world)[-1] is Rung.STOP
+
+
+def test_a_smaller_group_survives_its_coordinator():
+    world = smaller(world_of(["n0", "n1", "n2"], 6, 3, at_step={10: die("n1")}, patience_s=30.0), 2)
+    world.at(133.0, lambda: world.crash(for_s=0.3))
+    world.run()
+    assert (world.ended.outcome, world.state.seats) == ("completed", 4)

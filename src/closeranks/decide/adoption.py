@@ -7,6 +7,7 @@ newer term. Members of nodes that do not answer yet count as present: they come 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import zip_longest
 
 import msgspec
 from msgspec.structs import replace
@@ -80,6 +81,7 @@ def _carried(settings: Settings, known: Known, now_s: float) -> State:
         term=max([known.term, old.term, *(p.term for p in procs)]),
         next_proc=known.next_proc,
         next_incident=max(old.next_incident, known.incidents + 1),
+        shrunk_to=old.shrunk_to or (len(known.members) if 0 < len(known.members) < settings.seats else 0),
         procs={},
         nodes=_nodes(known, old),
         lost_nodes={name: node for name, node in old.lost_nodes.items() if name not in {n.name for n in known.nodes}},
@@ -107,7 +109,7 @@ def _nodes(known: Known, old: State) -> dict[str, Node]:
 
 def _incarnations(known: Known, old: State, procs: list[KnownProc]) -> tuple[int, ...]:
     # The memo reaches every node before the decisions of its state do: it knows of all that was ever started.
-    newest = [max(numbers) for numbers in zip(known.incarnations, old.incarnations or known.incarnations, strict=True)]
+    newest = list(map(max, zip_longest(known.incarnations, old.incarnations, fillvalue=0)))
     for proc in procs:
         if proc.seat is not None and proc.seat < len(newest):
             newest[proc.seat] = max(newest[proc.seat], proc.incarnation or 0)

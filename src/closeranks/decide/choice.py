@@ -10,7 +10,7 @@ from closeranks.decide.state import Incident, Life, State
 from closeranks.decide.turn import Turn
 from closeranks.events import Decided, Phase, Rung
 
-FROM_SCRATCH = (Rung.COLD_RESTART, Rung.ROLL_BACK)  # the group ends and starts again
+FROM_SCRATCH = (Rung.SHRINK, Rung.COLD_RESTART, Rung.ROLL_BACK)  # the group ends and starts again
 _UNTRUSTED = frozenset({Seen.DIGEST, Seen.NO_DONOR})
 
 
@@ -28,6 +28,7 @@ def choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless
         moves=sum(node != membership.home(state, seat) for seat, node in placed.items()),
         roomless=len(empty) - len(placed),
         patience_s=state.settings.node_patience_s,
+        fewer_seats=trouble.fewer_seats,
         looped=state.group.looped,
         start_up=start_up,
         replicated=all(p.replicated for p in members),

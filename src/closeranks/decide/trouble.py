@@ -181,6 +181,8 @@ def _clear(turn: Turn, trouble: Trouble, rung: Rung) -> None:
     turn.update(incident=replace(turn.incident(), failures={}, plan_step=None))
     for proc in membership.occupants(turn.state).values():
         membership.isolate(turn, proc, f"{rung}: {trouble.detail}", capture_stack=False)
+    if rung is Rung.SHRINK:
+        turn.update(shrunk_to=trouble.fewer_seats)
     start_when_clear(turn)
 
 
