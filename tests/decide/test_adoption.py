@@ -18,7 +18,7 @@ from closeranks.decide.protocol import (
     StartProc,
     StopAsked,
 )
-from closeranks.events import CoordinatorChanged, IncidentClosed, IncidentOpened, Rung
+from closeranks.events import CoordinatorBegan, IncidentClosed, IncidentOpened, Rung
 
 
 def crash(world: NodeWorld) -> None:
@@ -27,7 +27,7 @@ def crash(world: NodeWorld) -> None:
 
 def test_while_all_train_nothing_is_decided_and_nobody_notices():
     world = world_of(["n0", "n1", "n2"], 4, 2, at_step={10: crash}).run()
-    assert len(world.events(CoordinatorChanged)) == 1
+    assert len(world.events(CoordinatorBegan)) == 1
     assert world.events(IncidentOpened) == []
     assert len(world.of(BeginTerm)) == 1
     assert world.steps_done == list(range(30))

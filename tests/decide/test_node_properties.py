@@ -9,7 +9,7 @@ from closeranks.decide.adoption import Known, adopt
 from closeranks.decide.controller import initial, step
 from closeranks.decide.protocol import BeginTerm
 from closeranks.decide.state import Deadlines, Settings
-from closeranks.events import CoordinatorChanged
+from closeranks.events import CoordinatorBegan
 
 OF_PROCS = ["kill", "freeze", "crash", "leave", "poison", "corrupt", "stop"]
 OF_NODES = ["die", "die", "join", "join", "silence", "gone for a while", "silent for ever"]
@@ -90,4 +90,4 @@ def test_the_same_facts_and_reports_give_the_same_decisions(seed, planned):
 
 def test_coordinators_are_replaced_in_these_worlds():
     world = broken_world(1, [(2.0, "crash", 1)]).run()
-    assert len(world.events(CoordinatorChanged)) == 1
+    assert len(world.events(CoordinatorBegan)) == 1

@@ -20,7 +20,7 @@ from closeranks.decide.pace import Pace
 from closeranks.decide.protocol import Decision, EndAfterStep, KnownProc, LetLeave, ProcEnded
 from closeranks.decide.state import Group, Life, Node, Proc, Settings, Stage, State
 from closeranks.decide.turn import Turn
-from closeranks.events import CoordinatorChanged
+from closeranks.events import CoordinatorBegan
 
 _MEANWHILE = "while there was no coordinator"
 
@@ -56,7 +56,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 def adopt(settings: Settings, known: Known, now_s: float) -> tuple[State, tuple[Decision, ...]]:
     """The state that goes on where the last coordinator ended, and what to do first."""
     turn = Turn(_carried(settings, known, now_s), now_s)
-    turn.note(CoordinatorChanged(epoch=known.epoch, node=known.leader, reason=known.reason))
+    turn.note(CoordinatorBegan(reason=known.reason))
     if known.members:
         _take_over(turn, known)
     else:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -14,6 +13,7 @@ from closeranks.events import (
     CheckpointCommitted,
     IncidentClosed,
     IncidentOpened,
+    NodeStarted,
     Phase,
     PhaseBegan,
     ProcessExited,
@@ -63,6 +63,7 @@ class Process(msgspec.Struct, kw_only=True):
     proc: int
     born_seat: int | None
     started_s: float
+    node: str = ""  # on which it runs, in a job on several
     ready_s: float | None = None
     seat: int | None = None
     seated_s: float | None = None
@@ -149,6 +150,11 @@ def history_of(records: Sequence[Record]) -> History:
     )
 
 
+def is_of_several_nodes(records: Iterable[Record]) -> bool:
+    """Whether these are records of a job that spans nodes, be it only one journal of several."""
+    return any(record.stamp is not None or isinstance(record.event, NodeStarted) for record in records)
+
+
 def _durable_step(records: Sequence[Record]) -> int | None:
     found: int | None = None
     for record in records:
@@ -185,21 +191,35 @@ def _closed_s(step: StepClosed) -> float:
 
 def _work(steps: Sequence[StepClosed]) -> list[tuple[Span, Category]]:
     """Steps that follow each other, as one stretch of work each."""
-    found = []
-    for repeated, group in itertools.groupby(steps, key=lambda step: step.repeated):
-        run = list(group)
-        category = Category.REPEATED if repeated else Category.USEFUL
-        found.append((Span(run[0].began_mono_s, run[-1].closed_mono_s), category))
+    found: list[tuple[Span, Category]] = []
+    newest = -1
+    for step in steps:
+        category = Category.REPEATED if step.repeated else Category.USEFUL
+        # A group that went back again worked in between as little as one that did so for the first time.
+        if found and found[-1][1] is category and step.step > newest:
+            found[-1] = (found[-1][0]._replace(end_s=step.closed_mono_s), category)
+        else:
+            found.append((Span(step.began_mono_s, step.closed_mono_s), category))
+        newest = step.step
     return found
 
 
 def _processes(records: Sequence[Record]) -> dict[int, Process]:
     found: dict[int, Process] = {}
+    several = is_of_several_nodes(records)
     for record in records:
         event = record.event
         if isinstance(event, ProcessStarted):
-            found[event.proc] = Process(proc=event.proc, born_seat=event.seat, seat=event.seat, started_s=record.mono_s)
-        elif isinstance(event, ProcessReady | ProcessSeated | ProcessFailed | ProcessExited | Account | SeatStalled):
+            found[event.proc] = Process(
+                proc=event.proc,
+                born_seat=event.seat,
+                seat=event.seat,
+                started_s=record.mono_s,
+                node=record.node if several else "",
+            )
+    for record in records:
+        event = record.event
+        if isinstance(event, ProcessReady | ProcessSeated | ProcessFailed | ProcessExited | Account | SeatStalled):
             process = found.get(event.proc)
             if process is not None:  # else its start was in a damaged line
                 _note(process, event, record.mono_s)
