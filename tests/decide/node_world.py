@@ -396,7 +396,6 @@ class NodeWorld(World):
                     sim.told_end = False
                 self.after(5.0, lambda node=node: self.declare_lost(node) if node.cut else None)
         known = Known(
-            epoch=self.epoch,
             leader=connected[0].name,
             reason="the last one does not answer",
             next_proc=max(self.procs, default=0) + 1000,

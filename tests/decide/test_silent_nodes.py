@@ -2,6 +2,7 @@
 
 from test_node_loss import rungs, world_of
 
+from closeranks.decide.membership import replaceable
 from closeranks.decide.protocol import BeginTerm, NodeLost, StartProc
 from closeranks.events import IncidentOpened, Rung
 
@@ -48,3 +49,17 @@ def test_a_node_without_which_nothing_goes_on_ends_the_run():
     world = world_of(["n0", "n1"], 4, 2, at_step={5: lambda world: world.feed(lost)}).run()
     assert (world.ended.outcome, rungs(world)) == ("failed", [Rung.STOP])
     assert "no other node has room for its seats" in world.ended.reason
+
+
+def test_a_node_is_replaceable_where_others_that_can_be_reached_have_room_for_its_seats():
+    world = world_of(["n0", "n1", "n2"], 4, 2)
+    told = {}
+
+    def look():
+        told["all are there"] = replaceable(world.state, "n1")
+        world.silence("n2", for_s=100.0)
+        world.after(2.0, lambda: told.setdefault("the spare is silent", replaceable(world.state, "n1")))
+
+    world.at(101.0, look)
+    world.run()
+    assert told == {"all are there": True, "the spare is silent": False}

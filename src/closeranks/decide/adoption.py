@@ -39,7 +39,6 @@ class KnownNode(msgspec.Struct, frozen=True, kw_only=True):
 class Known(msgspec.Struct, frozen=True, kw_only=True):
     """All that a new coordinator knows."""
 
-    epoch: int
     leader: str  # node of the new coordinator
     reason: str  # why there is a new one
     term: int  # the newest in the record, 0: none
