@@ -16,13 +16,15 @@ from closeranks.cluster.attendance import Attendee
 from closeranks.cluster.identity import Identity
 from closeranks.cluster.tenure import Tenure
 from closeranks.decide.leases import NEVER_S, Clockwork, fenced_at, outnumbered, replacement_allowed
+from closeranks.decide.partition import DeclareLost, GiveUp, Silence
+from closeranks.decide.partition import judge as judge_silence
 from closeranks.detect import heartbeat
 from closeranks.detect.heartbeat import Bounds, Pulse
 from closeranks.nodes import words
 from closeranks.nodes.command_probe import CommandProbe
 from closeranks.nodes.link import End, Ended
 from closeranks.nodes.probes import Finding, Life, Probed, Supervisor, judge, probe
-from closeranks.run.options import OnPartition, RunOptions
+from closeranks.run.options import RunOptions
 
 _PROBE_S: Final = 1.0
 _PROBE_AGAIN_S: Final = 0.5
@@ -32,14 +34,14 @@ _FLOOR_BEATS: Final = 3.0  # a silence of fewer beats is never suspicious
 
 
 class Absences:
-    """Watches over all attendees. ``lost(attendee, reason)`` is called once for each that can act no more."""
+    """Watches over all attendees. ``lost(attendee, reason, hopeless)`` is called once for each that can act no more."""
 
     def __init__(
         self,
         attendees: dict[str, Attendee],
         tenure: Tenure,
         scene: tuple[Identity, RunOptions],
-        lost: Callable[[Attendee, str], None],
+        lost: Callable[[Attendee, str, str], None],
     ) -> None:
         self._attendees = attendees
         self._tenure = tenure
@@ -102,8 +104,7 @@ class Absences:
 
     def said_farewell(self, attendee: Attendee, reason: str) -> None:
         """Its workers have ended, and it ends."""
-        attendee.certain = f"it left: {reason}" if reason else "it left"
-        self._give_up(attendee)
+        self._give_up(attendee, f"it left: {reason}" if reason else "it left")
 
     def probed(self, witness: Attendee, word: words.Probed) -> None:
         """A node looked for another one."""
@@ -138,8 +139,8 @@ class Absences:
             if attendee is not None and attendee.gone_s is None:
                 self._missing(attendee, suspicion.reason)
         for attendee in list(self._attendees.values()):
-            if attendee.gone_s is not None and self._may_give_up(attendee, attendee.gone_s, now_s):
-                self._give_up(attendee)
+            if attendee.gone_s is not None:
+                self._judge(attendee, attendee.gone_s, now_s)
 
     def _missing(self, attendee: Attendee, reason: str) -> None:
         if attendee.gone_s is None:
@@ -149,15 +150,22 @@ class Absences:
         if attendee.node not in self._probing:
             self._probing[attendee.node] = asyncio.get_running_loop().create_task(self._probe(attendee))
 
-    def _may_give_up(self, attendee: Attendee, gone_s: float, now_s: float) -> bool:
-        if attendee.certain:
-            return True
-        if now_s - gone_s >= self._options.node_patience_s:
-            patience = f"not back within {self._options.node_patience_s:g} s"
-            attendee.missing = f"{attendee.missing}; {patience}"
-        elif self._options.on_partition is OnPartition.WAIT or not self.has_room(attendee.node):
-            return False
-        return now_s >= self._fenced_s(attendee)
+    def _judge(self, attendee: Attendee, gone_s: float, now_s: float) -> None:
+        silence = Silence(
+            node=attendee.node,
+            policy=self._options.on_partition,
+            silent_s=now_s - gone_s,
+            fenced_after_s=self._fenced_s(attendee) - gone_s,
+            patience_s=self._options.node_patience_s,
+            seats=self._tenure.record.nodes.count(attendee.node),
+            proven_gone=bool(attendee.certain),
+            replaceable=self.has_room(attendee.node),
+        )
+        match judge_silence(silence):
+            case DeclareLost(detail=detail):
+                self._give_up(attendee, detail)
+            case GiveUp(reason=reason):
+                self._give_up(attendee, "it was waited for in vain", reason)
 
     def _fenced_s(self, attendee: Attendee) -> float:
         """From when on it has no acting workers, whatever it hears or does not."""
@@ -173,13 +181,13 @@ class Absences:
             clockwork=self._clockwork,
         ).from_s
 
-    def _give_up(self, attendee: Attendee) -> None:
+    def _give_up(self, attendee: Attendee, why: str, hopeless: str = "") -> None:
         task = self._probing.pop(attendee.node, None)
-        if task is not None:
+        if task is not None and task is not asyncio.current_task():
             task.cancel()
         self._pulses.pop(attendee.node, None)
-        detail = "; ".join(part for part in (attendee.missing, attendee.certain) if part)
-        self._lost(attendee, detail)
+        detail = "; ".join(part for part in (attendee.missing, attendee.certain, why) if part)
+        self._lost(attendee, detail, hopeless)
 
     # --- second paths -------------------------------------------------------------------------------------------
 
@@ -212,4 +220,4 @@ class Absences:
         judgement = judge(list(attendee.opinions.values()), hung_up=attendee.hung_up)
         if judgement.life is Life.GONE:
             attendee.certain = judgement.reason
-            self._give_up(attendee)
+            self._judge(attendee, attendee.gone_s or time.monotonic(), time.monotonic())

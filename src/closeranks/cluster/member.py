@@ -357,9 +357,12 @@ class Member:
         self._order = order
 
     def _interrupt(self) -> None:
+        acting = self._known.acting()
         for worker in self._members():
-            worker.send(messages.Interrupt(term=self._context.term, reason="this node has no word from a coordinator"))
-            self._known.interrupted(worker.proc)
+            if worker.proc in acting:
+                reason = "this node has no word from a coordinator"
+                worker.send(messages.Interrupt(term=self._context.term, reason=reason))
+                self._known.interrupted(worker.proc)
 
     def _fence(self) -> None:
         acting = self._known.acting()
