@@ -183,6 +183,14 @@ DOMAIN_LOST: Final = Fault(
     summary="Nodes that share a rack, a power feed or a switch were lost together.",
     advice="Look at what the named domain shares; spread the job's nodes over more of such domains.",
 )
+COORDINATOR_LOST: Final = Fault(
+    name="coordinator lost",
+    persistence=Persistence.TRANSIENT,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.PROCESS,
+    summary="The process that decides was replaced while a decision was being carried out.",
+    advice="Look for why it ended: its node's kernel log and its output; the job itself is not to blame.",
+)
 RECOVERY_STUCK: Final = Fault(
     name="recovery stuck",
     persistence=Persistence.UNKNOWN,
@@ -219,6 +227,7 @@ CATALOGUE: Final = MappingProxyType(
             DISK_FULL,
             NODE_LOST,
             DOMAIN_LOST,
+            COORDINATOR_LOST,
             RECOVERY_STUCK,
             UNKNOWN,
         )

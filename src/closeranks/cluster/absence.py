@@ -51,7 +51,13 @@ class Absences:
         self._probing: dict[str, asyncio.Task[None]] = {}
         self._let_go_s = time.monotonic()
         self.has_room: Callable[[str], bool] = lambda _: True
-        self.say: Callable[[Attendee, str], None] = lambda _attendee, _text: None
+        self.silent: Callable[[Attendee, str], None] = lambda _attendee, _reason: None
+        self.back: Callable[[Attendee], None] = lambda _: None  # it beats again, over the same connection
+
+    @property
+    def gathering_s(self) -> float:
+        """So long the nodes may hold to an earlier leader whom they cannot hear any more."""
+        return self._clockwork.lease_s + self._clockwork.fence_s
 
     # --- what is heard ------------------------------------------------------------------------------------------
 
@@ -81,6 +87,7 @@ class Absences:
             self._pulses[attendee.node], _ = heartbeat.beat(pulse, now_s)
         if attendee.gone_s is not None:
             attendee.gone_s, attendee.missing = None, ""
+            self.back(attendee)
         if granted:
             attendee.granted_s = now_s
 
@@ -133,7 +140,7 @@ class Absences:
         if attendee.gone_s is None:
             attendee.gone_s = time.monotonic()
         attendee.missing = reason
-        self.say(attendee, reason)
+        self.silent(attendee, reason)
         if attendee.node not in self._probing:
             self._probing[attendee.node] = asyncio.get_running_loop().create_task(self._probe(attendee))
 

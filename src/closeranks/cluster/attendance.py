@@ -9,7 +9,7 @@ from closeranks.nodes.link import Connection
 from closeranks.nodes.probes import Probed
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Attendee:
     """One supervisor process, from the moment it is known of until it is certain that it can act no more."""
 
@@ -19,6 +19,7 @@ class Attendee:
     connection: Connection | None = None
     report: words.Report | None = None
     admitted: bool = False  # the controller was told of it
+    silent: bool = False  # the controller was told that it is out of reach
     granted_s: float = 0.0  # when a grant was last given to it, by us or, for all we know, by the leader before
     gone_s: float | None = None  # since when it has not been heard
     certain: str = ""  # why it can never act again

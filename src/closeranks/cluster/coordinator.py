@@ -7,6 +7,7 @@ What it knows can be learned again from the record and from what the nodes repor
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from typing import Final
@@ -25,7 +26,10 @@ from closeranks.decide.protocol import (
     EndAfterStep,
     EndRun,
     Fact,
+    NodeBack,
     NodeJoined,
+    NodeLost,
+    NodeSilent,
     Note,
     PlanRestore,
     StartGroup,
@@ -60,11 +64,12 @@ class Coordinator:
         self._mind = Mind(options, tenure)
         self.absences = Absences(self._attendees, tenure, (identity, options), self._lost)
         self.absences.has_room = self._mind.has_room
+        self.absences.silent, self.absences.back = self._silent, self._back
         self._progress = Progress(bounds_of(options), self._ask)
         self._agreement = Agreement()
         self._announcer = Announcer(self._record, self._attendees.get, self._complain)
         self._decisions: asyncio.Queue[Decision] = asyncio.Queue()
-        self._early: list[tuple[str, Fact]] = []  # facts that came before the controller was whole
+        self._early: list[Fact] = []  # facts that came before the controller was whole
         self._stamps = itertools.count()
         self._over = asyncio.Event()
         self._arrived = asyncio.Event()  # a node reported before the controller was whole
@@ -76,7 +81,6 @@ class Coordinator:
         Raises:
             Deposed: somebody else leads, or nobody does.
         """
-        self._note(CoordinatorBegan(reason=self._reason))
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in (self._carry(), self._look(), self._take_up())]
             await self._over.wait()
@@ -183,6 +187,8 @@ class Coordinator:
         if introduction is None or report is None:
             return
         if attendee.admitted:  # it was out of reach for a while
+            attendee.silent = False
+            self._feed(NodeBack(node=attendee.node, procs=report.procs, ended=report.ended))
             return
         attendee.admitted = True
         void = tuple(known.proc for known in report.procs)
@@ -210,7 +216,21 @@ class Coordinator:
         if attendee.connection is not None:
             attendee.connection.abort(f"given up: {reason}")
         self._note(NodeGone(node=attendee.node, boot=attendee.boot, detail=reason))
-        self._feed_all(self._mind.lost(attendee.node, reason))
+        self._feed(NodeLost(node=attendee.node, detail=reason))
+
+    def _silent(self, attendee: Attendee, reason: str) -> None:
+        """Nothing is heard of it."""
+        if attendee.admitted and not attendee.silent:
+            attendee.silent = True
+            self._feed(NodeSilent(node=attendee.node, detail=reason))
+
+    def _back(self, attendee: Attendee) -> None:
+        """Its beats were late, its connection never ended: what it was told has reached it."""
+        if attendee.admitted and attendee.silent:
+            attendee.silent = False
+            connection = attendee.connection
+            if connection is not None:
+                connection.send(words.ReportAgain())
 
     # --- the controller -----------------------------------------------------------------------------------------
 
@@ -218,7 +238,7 @@ class Coordinator:
         if self._mind.whole:
             self._feed(fact)
         elif attendee.report is not None:
-            self._early.append((attendee.node, fact))
+            self._early.append(fact)
 
     def _feed_all(self, facts: tuple[Fact, ...]) -> None:
         for fact in facts:
@@ -229,6 +249,9 @@ class Coordinator:
             return
         for decision in self._mind.step(fact):
             self._decide(decision)
+        memo = self._mind.new_memo()
+        if memo is not None:
+            self._tell_all(memo)
 
     def _decide(self, decision: Decision) -> None:
         if isinstance(decision, Note):
@@ -241,12 +264,35 @@ class Coordinator:
         if self._tenure.record.term == 0:
             for decision in self._mind.begin():
                 self._decide(decision)
+            self._note(CoordinatorBegan(reason=self._reason))
             for attendee in list(self._attendees.values()):
                 self._admit(attendee)
         else:
-            raise NotImplementedError
+            await self._adopt()
         early, self._early = self._early, []
-        self._feed_all(tuple(fact for _, fact in early))
+        self._feed_all(tuple(early))
+
+    async def _adopt(self) -> None:
+        """Go on where an earlier coordinator ended; nodes that still hear another one come when they let go of it."""
+        record = self._tenure.record
+        self.absences.expect(record.nodes)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.absences.gathering_s):
+                while any(a.report is None for a in self._attendees.values()):
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        present = [a for a in self._attendees.values() if a.report is not None and not a.report.failed]
+        closed = {a.node: a.report.closed_step for a in present if a.report is not None}
+        members = Members(record.term, record.members, record.nodes, record.incarnations)
+        self._progress.resume(members, closed)
+        decisions = self._mind.adopt(present, self._reason)
+        for attendee in self._attendees.values():
+            attendee.admitted = True  # those that are not present are silent in the controller's eyes
+            attendee.silent = attendee not in present
+            if not attendee.silent:
+                self._note_accepted(attendee)
+        for decision in decisions:
+            self._decide(decision)
 
     # --- decisions ----------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from closeranks.decide.protocol import (
     Fact,
     GoOn,
     InterruptTerm,
+    KnownProc,
     ProcEnded,
     ProcFinished,
     ProcJoined,
@@ -24,7 +25,6 @@ from closeranks.decide.protocol import (
     StartProc,
 )
 from closeranks.decide.state import Stage
-from closeranks.nodes.words import KnownProc
 
 _ENDED_KEPT = 256
 

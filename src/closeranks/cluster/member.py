@@ -22,6 +22,7 @@ from closeranks.cluster.term_stores import TermStores
 from closeranks.decide import allegiance
 from closeranks.decide.allegiance import Accepted, Allegiance, Order
 from closeranks.decide.protocol import Decision, EndRun, Fact, Isolate, StepDone, StopAsked, Tick
+from closeranks.events import CoordinatorFollowed, CoordinatorLost, NodeStarted
 from closeranks.nodes import words
 from closeranks.nodes.calling import Caller, Hearer, Missed
 from closeranks.nodes.link import Connection, Ears, End
@@ -32,6 +33,7 @@ from closeranks.run.context import Context
 from closeranks.run.doubts import ask
 from closeranks.run.exits import Exits
 from closeranks.run.watch import Watch
+from closeranks.run.worker import Worker
 
 _LOOK_S: Final = 0.05
 _PROBE_S: Final = 1.0
@@ -60,6 +62,7 @@ class Member:
         self._known = Known(identity.node)
         self._allegiance = Allegiance()
         self._order = Order.INTERRUPT
+        self._followed = 0  # epoch of the leader whose grant was last told
         self._connection: Connection | None = None
         self._welcome: words.Welcome | None = None
         self._beats: dict[int, float] = {}  # sent and not answered: number to time
@@ -90,9 +93,24 @@ class Member:
             return f"node {self._identity.node}: {error}; name another address with --interface"
         self._candidate.replace = self._elected
         self._candidate.on_lost = self._candidate_lost
+        self._note_start()
         self._candidate.start()
         self._context.spawn(self._look())
         return ""
+
+    def _note_start(self) -> None:
+        identity, options = self._identity, self._context.options
+        first = identity.rank * options.slots if identity.rank < options.nnodes else options.seats
+        self._context.note(
+            NodeStarted(
+                rank=identity.rank,
+                nodes=options.nnodes,
+                slots=options.slots,
+                seats=tuple(range(first, min(first + options.slots, options.seats))),
+                boot=identity.boot,
+                hostname=identity.hostname,
+            )
+        )
 
     async def close(self, ending: EndRun | None) -> None:
         """Workers have ended: take leave, and let a candidate that leads see to the others."""
@@ -131,6 +149,10 @@ class Member:
         self._parts.carry.stamp = word.stamp
         self._context.carry_out(word.decision)
 
+    def joined(self, worker: Worker) -> None:
+        """A process joined: the leader compares it with those of other nodes."""
+        self._say(words.SeatFacts(proc=worker.proc, seat=worker.seat, facts=worker.facts or {}))
+
     def _say(self, word: words.FromNode) -> None:
         if self._connection is not None and self._welcome is not None:
             self._connection.send(word)
@@ -166,8 +188,8 @@ class Member:
         if self._welcome is not None:
             self._welcome = None
             self._allegiance = allegiance.unlinked(self._allegiance)
-            self._candidate.stand(0)
-            self._context.say(f"closeranks: the connection to the coordinator ended ({end})")
+            if self._context.ending is None:
+                self._context.note(CoordinatorLost(epoch=self._allegiance.epoch, detail=str(end)))
 
     def _missed(self, missed: Missed) -> None:
         self._missed_of.append(missed.reason)
@@ -233,6 +255,8 @@ class Member:
         match word:
             case words.Granted():
                 self._granted(word, welcome)
+            case words.ReportAgain():
+                self._say(self._report())
             case words.Do():
                 self._do(word)
             case words.StopAt():
@@ -264,6 +288,9 @@ class Member:
     def _granted(self, word: words.Granted, welcome: words.Welcome) -> None:
         sent_s = self._beats.pop(word.number, None)
         if sent_s is not None:
+            if welcome.epoch != self._followed:
+                self._followed = welcome.epoch
+                self._context.note(CoordinatorFollowed(epoch=welcome.epoch, leader=welcome.leader))
             self._allegiance = allegiance.granted(self._allegiance, welcome.epoch, sent_s, word.lease_s)
             self._candidate.stand(welcome.epoch)
             self._led_s = time.monotonic()

@@ -28,7 +28,7 @@ from closeranks.nodes.words import Address
 
 _POLL_S: Final = 0.5  # between looks at a record that somebody else renews
 _RETRY_S: Final = 0.25  # after the authority did not answer
-_PROCS_AHEAD: Final = 1000
+PROCS_AHEAD: Final = 1000  # process numbers that a new leader takes for itself
 
 
 class Deposed(Exception):
@@ -135,7 +135,7 @@ class Tenure:
         return {
             "host": address.host,
             "port": address.port,
-            "procs_reserved": self.record.procs_reserved + _PROCS_AHEAD,
+            "procs_reserved": self.record.procs_reserved + PROCS_AHEAD,
         }
 
     async def _bid(self, ballot: Ballot, changes: dict[str, Any]) -> None:

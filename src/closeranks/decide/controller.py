@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from closeranks.decide import endings, exits, membership, nodes, recovery, trouble
+from closeranks.decide import endings, exits, membership, nodes, recovery, reports, trouble
 from closeranks.decide.budgets import Ledger
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.pace import Pace
@@ -21,8 +21,10 @@ from closeranks.decide.protocol import (
     Fact,
     GroupLoaded,
     GroupStuck,
+    NodeBack,
     NodeJoined,
     NodeLost,
+    NodeSilent,
     ProcEnded,
     ProcFinished,
     ProcJoined,
@@ -92,17 +94,8 @@ def _joined(turn: Turn, fact: ProcJoined) -> None:
         return
     turn.update(library=True)
     turn.stage(proc, Stage.JOINED)
-    if proc.seat is None or turn.state.life is not Life.JOINING:
-        return
-    if turn.state.group.joined_s is None:
-        turn.update_group(joined_s=turn.now_s)
-        membership.refill_spares(turn)
-    if turn.state.group.exited:
-        exits.refuse_without_join(turn)
-        return
-    members = membership.occupants(turn.state)
-    if len(members) == turn.state.settings.seats and all(p.stage is Stage.JOINED for p in members.values()):
-        membership.begin_term(turn)
+    if proc.seat is not None and turn.state.life is Life.JOINING:
+        exits.seat_joined(turn)
 
 
 def _ready(turn: Turn, fact: ProcReady) -> None:
@@ -111,10 +104,7 @@ def _ready(turn: Turn, fact: ProcReady) -> None:
         return
     if proc.stage is Stage.BUILDING:
         turn.stage(proc, Stage.LOOPING, replicated=fact.replicated)
-        members = membership.occupants(turn.state)
-        arrived = all(p.stage in (Stage.LOOPING, Stage.FINISHED) for p in members.values())
-        if arrived and len(members) == turn.state.settings.seats:
-            turn.update_group(looped=True)
+        membership.note_arrival(turn)
     elif proc.stage in (Stage.STARTED, Stage.JOINED) and not _is_original(proc):
         turn.stage(proc, Stage.WARM, replicated=fact.replicated, settled=fact.settled)
         trouble.regroup_when_gathered(turn)
@@ -177,8 +167,9 @@ def _suspect(turn: Turn, proc: Proc, detail: str) -> None:
 
 
 def _paused(turn: Turn, fact: ProcPaused) -> None:
-    proc = _member(turn, fact.proc, fact.term)
-    if proc is None or proc.stage not in _UNDER_A_TERM:
+    proc = _living(turn, fact.proc)
+    # A node that was out of reach may have missed a term: its members pause under an older one.
+    if proc is None or proc.term != fact.term or proc.stage not in _UNDER_A_TERM:
         return
     turn.stage(proc, Stage.PAUSED, brought=fact)
     _suspect(turn, proc, f"seat {proc.seat} left its block")
@@ -257,5 +248,7 @@ _HANDLERS: dict[type[Fact], Callable[[Turn, Any], None]] = {
     StopAsked: _stop_asked,
     NodeJoined: nodes.joined,
     NodeLost: nodes.lost,
+    NodeSilent: nodes.silent,
+    NodeBack: reports.back,
     Tick: _tick,
 }

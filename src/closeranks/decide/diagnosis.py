@@ -53,6 +53,8 @@ class Seen(StrEnum):
     DIGEST = "digest"  # state that must be equal is not
     NO_DONOR = "no-donor"  # nobody holds state that others could take
     NODE = "node"  # a node is gone with all that ran there
+    SILENCE = "silence"  # a node was out of reach while others went on
+    COORDINATOR = "coordinator"  # it was lost in the middle of something
     NO_ROOM = "no-room"  # seats were lost with their node, and no other node can take them
 
 
@@ -154,5 +156,7 @@ def _fault(trouble: Trouble) -> tuple[faults.Fault, float]:
         Seen.POISON: (faults.NETWORK_LOSS, 0.3),
         Seen.DEADLINE: (faults.RECOVERY_STUCK, 0.6),
         Seen.DIGEST: (faults.CORRUPT_REPLICA, 0.8),
+        Seen.SILENCE: (faults.NETWORK_LOSS, 0.6),
+        Seen.COORDINATOR: (faults.COORDINATOR_LOST, 0.9),
         Seen.NO_ROOM: (faults.NODE_LOST, 0.9),
     }.get(trouble.seen, (faults.UNKNOWN, 0.1))

@@ -68,6 +68,17 @@ def _exited_with_success(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
         endings.leave_if_finished(turn)
 
 
+def seat_joined(turn: Turn) -> None:
+    """A seat of a group that starts has called join: the first one, the last one, or one too many."""
+    if turn.state.group.joined_s is None:
+        turn.update_group(joined_s=turn.now_s)
+        membership.refill_spares(turn)
+    if turn.state.group.exited:
+        refuse_without_join(turn)
+    else:
+        membership.begin_when_joined(turn)
+
+
 def refuse_without_join(turn: Turn) -> None:
     """A seat that exits without join can never meet those that joined."""
     group = turn.state.group
@@ -93,7 +104,7 @@ def _failed(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
 def _trouble(proc: Proc, fact: ProcEnded) -> Trouble:
     return Trouble(
         seen=Seen.EXIT if fact.crash is None else Seen.EXCEPTION,
-        detail=f"{_name(proc)} {_how(fact)}",
+        detail=account(proc, fact),
         seats=() if proc.seat is None else (proc.seat,),
         proc=proc.proc,
         code=fact.code,
@@ -112,6 +123,11 @@ def _left_early(proc: Proc, fact: ProcEnded) -> Trouble:
     )
 
 
+def account(proc: Proc, fact: ProcEnded) -> str:
+    """Who ended, and how."""
+    return f"{_name(proc)} {_how(fact)}"
+
+
 def _name(proc: Proc) -> str:
     return f"spare p{proc.proc}" if proc.seat is None else f"s{proc.seat}.{proc.incarnation}"
 
@@ -125,4 +141,6 @@ def _how(fact: ProcEnded) -> str:
         return "cannot be ended and was fenced"
     if fact.signal is not None:
         return f"was ended by {signal_name(fact.signal)}"
+    if fact.code is None:
+        return "is gone, and nobody saw how"
     return f"exited with code {fact.code}"

@@ -55,6 +55,7 @@ def sites(state: State) -> list[Site]:
             exposed=len(failed & set(node.domains.items())),
         )
         for node in state.nodes.values()
+        if not node.silent
     ]
 
 
@@ -80,7 +81,9 @@ def start_group(turn: Turn, origin: Origin) -> None:
     term, first, seats = state.term + 1, state.next_proc, state.settings.seats
     numbers = tuple(range(first, first + seats))
     incarnations = tuple(n + 1 for n in state.incarnations) or (1,) * seats
-    nodes = _layout(state)
+    nodes = layout(state)
+    if nodes is None:
+        raise AssertionError("a group is started only where there is room for it")
     started = {
         number: Proc(
             proc=number,
@@ -108,14 +111,16 @@ def start_group(turn: Turn, origin: Origin) -> None:
     _end_surplus_spares(turn)
 
 
-def _layout(state: State) -> tuple[str, ...]:
+def layout(state: State) -> tuple[str, ...] | None:
+    """The node of every seat of a new group, empty in a run of one node; None: there is no room for all."""
     needed, seats = state.settings.nodes_needed, state.settings.seats
     if not needed:
         return ()
     if not state.places:
-        return first_layout(seats, {node.name: node.slots for node in state.nodes.values()}, needed)
+        reached = {node.name: node.slots for node in state.nodes.values() if not node.silent}
+        return first_layout(seats, reached, needed) or None
     placed = placements(state)
-    return tuple(placed[seat] for seat in range(seats))
+    return tuple(placed[seat] for seat in range(seats)) if len(placed) == seats else None
 
 
 def _end_surplus_spares(turn: Turn) -> None:
@@ -132,7 +137,8 @@ def wanted_spares(state: State) -> dict[str, int]:
     if not state.settings.nodes_needed:
         return {"": each}
     seated = {p.node for p in occupants(state).values()}
-    return {node.name: each if node.name in seated else node.slots for node in state.nodes.values()}
+    reached = [node for node in state.nodes.values() if not node.silent]
+    return {node.name: each if node.name in seated else node.slots for node in reached}
 
 
 def refill_spares(turn: Turn) -> None:
@@ -160,8 +166,7 @@ def fill_seats(turn: Turn, *, use_spares: bool) -> tuple[int, ...]:
     for seat, node in sorted(placed.items()):
         moves = node != home(turn.state, seat)
         free = [p for p in spares(turn.state) if p.node == node] if use_spares else []
-        if turn.state.places:
-            turn.update(places=(*turn.state.places[:seat], node, *turn.state.places[seat + 1 :]))
+        note_place(turn, seat, node)
         if free:
             incarnation = _next_incarnation(turn, seat)
             turn.put(
@@ -178,6 +183,13 @@ def fill_seats(turn: Turn, *, use_spares: bool) -> tuple[int, ...]:
             _start_proc(turn, seat, node, Rung.REPLACE_NODE if moves else Rung.FORK)
     note_shortage(turn, short=bool(empty_seats(turn.state)))
     return tuple(placed)
+
+
+def note_place(turn: Turn, seat: int, node: str) -> None:
+    """Remember which node the seat is on now."""
+    places = turn.state.places
+    if places:
+        turn.update(places=(*places[:seat], node, *places[seat + 1 :]))
 
 
 def note_shortage(turn: Turn, *, short: bool) -> None:
@@ -216,6 +228,21 @@ def isolate(turn: Turn, proc: Proc, reason: str, *, capture_stack: bool) -> None
     """The process must never act again; its end will be confirmed."""
     turn.stage(proc, Stage.DOOMED)
     turn.decide(Isolate(proc=proc.proc, reason=reason, capture_stack=capture_stack))
+
+
+def note_arrival(turn: Turn) -> None:
+    """Remember it once every seat has reached its loop."""
+    members = occupants(turn.state)
+    arrived = all(p.stage in (Stage.LOOPING, Stage.FINISHED) for p in members.values())
+    if arrived and len(members) == turn.state.settings.seats:
+        turn.update_group(looped=True)
+
+
+def begin_when_joined(turn: Turn) -> None:
+    """The first term of a group, once every seat has joined."""
+    members = occupants(turn.state)
+    if len(members) == turn.state.settings.seats and all(p.stage is Stage.JOINED for p in members.values()):
+        begin_term(turn)
 
 
 def begin_term(turn: Turn) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from closeranks.decide import endings, membership, trouble
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.domains import failed_domain
-from closeranks.decide.placement import first_layout, rank
-from closeranks.decide.protocol import NodeJoined, NodeLost, Origin
+from closeranks.decide.placement import rank
+from closeranks.decide.protocol import NodeJoined, NodeLost, NodeSilent, Origin
 from closeranks.decide.state import Life, Node, Proc, Stage, State
 from closeranks.decide.turn import Turn
 from closeranks.events import ErrorSeen
@@ -23,10 +25,8 @@ def assemble(turn: Turn) -> None:
 
 def _start_when_assembled(turn: Turn) -> None:
     state = turn.state
-    slots = {node.name: node.slots for node in state.nodes.values()}
-    if state.settings.nodes_needed and not first_layout(state.settings.seats, slots, state.settings.nodes_needed):
-        return
-    membership.start_group(turn, Origin.NOTHING if state.saved_step is None else Origin.NEWEST)
+    if membership.layout(state) is not None:
+        membership.start_group(turn, Origin.NOTHING if state.saved_step is None else Origin.NEWEST)
 
 
 def assembling_late(turn: Turn) -> None:
@@ -57,14 +57,29 @@ def joined(turn: Turn, fact: NodeJoined) -> None:
         nodes={**state.nodes, node.name: node},
         lost_nodes={name: gone for name, gone in state.lost_nodes.items() if name != node.name},
     )
+    make_use(turn, node.name)
+
+
+def make_use(turn: Turn, name: str) -> None:
+    """A node can be reached and has room: for seats that wait for it, or for spares."""
+    state = turn.state
     if state.life is Life.ASSEMBLING:
         _start_when_assembled(turn)
     elif state.life is Life.GATHERING:
-        trouble.fill_from(turn, node.name)
+        trouble.fill_from(turn, name)
     elif state.life is Life.CLEARING:
         trouble.start_when_clear(turn)
     elif state.life in _KEEPS_SPARES and state.group.joined_s is not None and not (state.incident or state.stop):
         membership.refill_spares(turn)
+
+
+def silent(turn: Turn, fact: NodeSilent) -> None:
+    """Nothing is started there, and nothing is expected of it in time, until it is back or lost."""
+    node = turn.state.nodes.get(fact.node)
+    if node is not None and not node.silent:
+        turn.update(nodes={**turn.state.nodes, node.name: replace(node, silent=True)})
+        detail = f"{node.name} is out of reach: {fact.detail}"
+        turn.note(ErrorSeen(detector=Seen.SILENCE.value, seat=None, proc=None, detail=detail))
 
 
 def lost(turn: Turn, fact: NodeLost) -> None:

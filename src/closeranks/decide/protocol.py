@@ -161,6 +161,24 @@ class StopAsked(_Value, frozen=True, tag=True):
     signal: int = 15  # its number: a stopped run exits with 128 + signal
 
 
+class KnownProc(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A process, as its node knows it after the coordinator was out of reach."""
+
+    proc: int
+    seat: int | None
+    incarnation: int | None
+    stage: str  # a ``state.Stage``
+    term: int  # the last that it was seated under, else that it was started for
+    newcomer: bool  # joined a group that was training
+    replicated: bool
+    settled: bool
+    looped: bool  # it has been in its loop as a member: its state is the job's
+    paused: ProcPaused | None = None  # the newest
+    groups: str = ""
+    digest: str = ""
+    restored_step: int = -1
+
+
 class NodeJoined(_Value, frozen=True, tag=True):
     """A node that passed its checks is there, empty; it can hold ``slots`` seats."""
 
@@ -174,6 +192,21 @@ class NodeLost(_Value, frozen=True, tag=True):
 
     node: str
     detail: str
+
+
+class NodeSilent(_Value, frozen=True, tag=True):
+    """Nothing is heard of the node, and nothing reaches it; NodeBack or NodeLost will follow."""
+
+    node: str
+    detail: str
+
+
+class NodeBack(_Value, frozen=True, tag=True):
+    """A silent node can be reached again; what was told to it meanwhile was not heard there."""
+
+    node: str
+    procs: tuple[KnownProc, ...]  # all that live there
+    ended: tuple[ProcEnded, ...] = ()  # meanwhile
 
 
 class Tick(_Value, frozen=True, tag=True):
@@ -199,6 +232,8 @@ Fact = (
     | StopAsked
     | NodeJoined
     | NodeLost
+    | NodeSilent
+    | NodeBack
     | Tick
 )
 

@@ -102,6 +102,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     slots: int  # seats that it can hold
     domains: Mapping[str, str] = {}
+    silent: bool = False  # nothing reaches it now, what runs there may live
 
 
 class Proc(msgspec.Struct, frozen=True, kw_only=True):

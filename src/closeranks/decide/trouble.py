@@ -13,6 +13,7 @@ from closeranks.events import Decided, Diagnosed, ErrorSeen, IncidentOpened, Inc
 
 _FROM_SCRATCH = (Rung.COLD_RESTART, Rung.ROLL_BACK)  # the group ends and starts again
 _OWN = frozenset({Seen.EXCEPTION, Seen.LEFT_EARLY})
+_NOT_OF_THE_SCRIPT = frozenset({Seen.NODE, Seen.SILENCE, Seen.COORDINATOR})
 _UNTRUSTED = frozenset({Seen.DIGEST, Seen.NO_DONOR})
 _LIVES_AFTER_INTERRUPT = frozenset({Stage.INTERRUPTED, Stage.PAUSED, Stage.STARTED, Stage.JOINED, Stage.WARM})
 
@@ -44,7 +45,7 @@ def meet(
 
 def _is_start_up(state: State, trouble: Trouble) -> bool:
     """Before the loop nobody can be regrouped; a bug before the first step would meet a newcomer again."""
-    if trouble.seen is Seen.NODE:
+    if trouble.seen in _NOT_OF_THE_SCRIPT:
         return False  # whatever the script was about to do, this was not its fault
     own_bug = trouble.seen in _OWN or bool(trouble.code)
     return state.library and (not state.group.looped or (own_bug and state.group.newest_step < 0))
@@ -163,7 +164,7 @@ def _choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeles
     state, incident = turn.state, turn.incident()
     members = membership.occupants(state).values()
     empty, placed = membership.empty_seats(state), membership.placements(state)
-    restarted, cold_budget = budgets.charge_start(state.ledger) if start_up else budgets.charge_cold(state.ledger)
+    restarted, cold_budget = _restart(state, trouble, start_up=start_up)
     situation = ladder.Situation(
         fault=fault,
         lost=len(empty),
@@ -191,6 +192,14 @@ def _choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeles
     turn.note(Decided(incident=incident.number, rung=choice.rung, term=term, reason=choice.reason))
     turn.update(incident=replace(turn.incident(), rung=choice.rung))
     return choice
+
+
+def _restart(
+    state: State, trouble: Trouble, *, start_up: bool
+) -> tuple[budgets.Ledger, budgets.Within | budgets.Exceeded]:
+    if trouble.seen is Seen.COORDINATOR and not state.group.looped:
+        return state.ledger, budgets.Within()  # the group had done nothing yet, and did nothing wrong
+    return budgets.charge_start(state.ledger) if start_up else budgets.charge_cold(state.ledger)
 
 
 def _book(turn: Turn, trouble: Trouble, fault: str, *, first: bool) -> budgets.Within | budgets.Exceeded:
@@ -261,12 +270,20 @@ def _clear(turn: Turn, trouble: Trouble, rung: Rung) -> None:
     start_when_clear(turn)
 
 
+def clear_again(turn: Turn, why: str) -> None:
+    """The group was to end when the coordinator did: see to it."""
+    turn.enter(Life.CLEARING)
+    for proc in membership.occupants(turn.state).values():
+        membership.isolate(turn, proc, why, capture_stack=False)
+    start_when_clear(turn)
+
+
 def start_when_clear(turn: Turn) -> None:
     """Start the group anew once every member of the old one has ended."""
     state = turn.state
     if state.life is not Life.CLEARING or membership.ending_members(state):
         return
-    short = len(membership.placements(state)) < state.settings.seats
+    short = membership.layout(state) is None
     membership.note_shortage(turn, short=short)
     if not short:
         turn.phase(Phase.INTERRUPT)
@@ -277,7 +294,8 @@ def start_when_clear(turn: Turn) -> None:
 def _origin(turn: Turn) -> Origin:
     if turn.state.saved_step is None:
         return Origin.NOTHING
-    return Origin.VERIFIED if turn.incident().rung is Rung.ROLL_BACK else Origin.NEWEST
+    incident = turn.state.incident
+    return Origin.VERIFIED if incident is not None and incident.rung is Rung.ROLL_BACK else Origin.NEWEST
 
 
 def _gather(turn: Turn, trouble: Trouble, *, use_spares: bool) -> None:
@@ -289,8 +307,9 @@ def _gather(turn: Turn, trouble: Trouble, *, use_spares: bool) -> None:
     if told:
         for proc in told:
             turn.stage(proc, Stage.INTERRUPTED)
-        numbers = tuple(p.proc for p in told)
-        turn.decide(InterruptTerm(term=turn.state.group.term, procs=numbers, reason=trouble.detail))
+        for term in sorted({p.term for p in told}):
+            numbers = tuple(p.proc for p in told if p.term == term)
+            turn.decide(InterruptTerm(term=term, procs=numbers, reason=trouble.detail))
     membership.fill_seats(turn, use_spares=use_spares)
     regroup_when_gathered(turn)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from closeranks.decide.protocol import Decision, Fact, ProcEnded, ProcPaused
+from closeranks.decide.protocol import Decision, Fact, KnownProc, ProcEnded
 from closeranks.events import AnyEvent, Stamp
 
 
@@ -43,24 +43,6 @@ class Introduction(_Word, frozen=True, tag=True):
     hostname: str
     versions: dict[str, str]
     follows: int = 0  # epoch of the leader from which it still holds a grant; 0: none
-
-
-class KnownProc(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A process of this node, as its supervisor knows it."""
-
-    proc: int
-    seat: int | None
-    incarnation: int | None
-    stage: str  # a decide.state.Stage; "interrupted" by its node: told to leave its attempt, not heard of since
-    term: int  # the last that it was seated under, else that it was started for
-    newcomer: bool  # joined a group that was training
-    replicated: bool
-    settled: bool
-    looped: bool  # it has been in its loop as a member: its state is the job's
-    paused: ProcPaused | None = None  # the newest
-    groups: str = ""
-    digest: str = ""
-    restored_step: int = -1
 
 
 class Report(_Word, frozen=True, tag=True):
@@ -206,6 +188,10 @@ class TurnedAway(_Word, frozen=True, tag=True):
     final: bool
 
 
+class ReportAgain(_Word, frozen=True, tag=True):
+    """The node was silent for a while: how do things stand there?"""
+
+
 class Granted(_Word, frozen=True, tag=True):
     """The beat was heard: act until the moment it was sent plus ``lease_s``."""
 
@@ -268,4 +254,6 @@ class Dismissed(_Word, frozen=True, tag=True):
     procs: tuple[int, ...]
 
 
-FromCoordinator = Welcome | TurnedAway | Granted | Do | StopAt | OpenStore | Reach | Probe | Confirm | Memo | Dismissed
+FromCoordinator = (
+    Welcome | TurnedAway | ReportAgain | Granted | Do | StopAt | OpenStore | Reach | Probe | Confirm | Memo | Dismissed
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 
 from closeranks import messages
 from closeranks.decide.protocol import (
@@ -42,6 +43,7 @@ class Ears:
         self._keeping = keeping
         self._resources = resources  # findings of preflight that need no worker
         self._compared_group = -1
+        self.on_joined: Callable[[Worker], None] = lambda _: None
 
     def hear(self, worker: Worker, message: messages.Message) -> None:
         """Take one message. A fenced worker is not heard."""
@@ -58,6 +60,7 @@ class Ears:
         context.library = True
         worker.facts = message.facts
         context.note(ProcessJoined(proc=worker.proc, facts=message.facts))
+        self.on_joined(worker)
         if self._agree():
             context.feed(ProcJoined(proc=worker.proc))
 
@@ -202,7 +205,8 @@ class Ears:
             return True
         self._compared_group = context.group
         findings = (*self._resources, *compare(facts))
-        context.note(PreflightDone(findings=tuple(finding.text for finding in findings)))
+        if context.node.nodes == 1 or findings:  # that all agree is for the coordinator to say
+            context.note(PreflightDone(findings=tuple(finding.text for finding in findings)))
         for finding in findings:
             context.say(f"closeranks: preflight: {finding.text}")
         fatal = [finding.text for finding in findings if finding.fatal]

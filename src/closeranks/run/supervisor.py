@@ -168,8 +168,11 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     orphans = Orphans()
     exits = Exits(context, orphans)
     keeping = keeping_of(context)
-    births = Births(context, Ears(context, exits, keeping, _probe(context)), exits)
+    ears = Ears(context, exits, keeping, _probe(context))
+    births = Births(context, ears, exits)
     member = _member_of(context)
+    if member is not None:
+        ears.on_joined = member.joined
     watch = Watch(context, exits, orphans, None if member else Doubts(context, bounds_of(context.options)))
     exits.before_release, exits.explain = watch.part, watch.explain
     keeping.attach(watch)
