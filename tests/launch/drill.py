@@ -10,10 +10,11 @@ import os
 import signal
 from pathlib import Path
 
+from tests.real_run import eventually
+
 from closeranks.events import RunStarted, StepClosed
 from closeranks.journal import read
 from closeranks.run.descendants import descendants, read_stat, read_table
-from tests.real_run import eventually
 
 STEPS = 40
 STRIKE_AT_STEP = 5

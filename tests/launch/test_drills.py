@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.launch import slurm_stand
 from tests.launch.drill import NODES, SPARES, require_recovered, strike, wait_for_step, write_script
 from tests.launch.slurm_stand import SlurmStand
