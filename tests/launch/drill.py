@@ -1,4 +1,4 @@
-"""The drill that every launcher has to pass: a small script trains on two nodes, one of them is killed, a spare takes over.
+"""The drill for every launcher: a small script trains on two nodes, one of them is killed, a spare node takes over.
 
 All nodes are on this machine. Killing a node is SIGKILL to its guardian, its supervisor and all below them at once.
 """

@@ -1,5 +1,6 @@
 """One node is killed under each launcher that can run here: training ends with the weights of an undisturbed one."""
 
+import json
 import os
 import re
 import socket
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.launch import slurm_stand
-from tests.launch.drill import NODES, SPARES, require_recovered, strike, wait_for_step, write_script
+from tests.launch.drill import NODES, SPARES, require_recovered, strike, write_script
 from tests.launch.slurm_stand import SlurmStand
 from tests.real_run import eventually
 
@@ -75,35 +76,52 @@ def slurm(tmp_path_factory):
 
 
 @pytest.fixture
-def batch(slurm, tmp_path):
-    """The batch script of the guide, with small numbers; `closeranks` is this source tree's."""
-    (script,) = re.findall(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", NOTES, re.DOTALL)
-    shown = "--nnodes 3 --nproc-per-node 8 --store /shared/ckpt train.py"
-    assert shown in script
+def submit(slurm, tmp_path):
+    """Hands in the batch script of the guide, with other options for the run; `closeranks` is what the test says."""
+
+    def submit(options, closeranks):
+        (script,) = re.findall(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", NOTES, re.DOTALL)
+        shown = "--nnodes 3 --nproc-per-node 8 --store /shared/ckpt train.py"
+        assert shown in script
+        (tmp_path / "job.sh").write_text(script.replace(shown, options))
+        (tmp_path / "closeranks").write_text(f'#!/bin/sh\nexec {sys.executable} {closeranks} "$@"\n')
+        (tmp_path / "closeranks").chmod(0o755)
+        variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(sys.path)}
+        nodes = f"--nodes={NODES + SPARES}"
+        return slurm.submit(tmp_path / "job.sh", nodes, "--time=5", "--output=job.out", **variables)
+
+    return submit
+
+
+def ended(slurm, job):
+    return slurm.job(job)["JobState"] not in {"PENDING", "RUNNING", "COMPLETING"}
+
+
+def test_a_node_is_lost_under_slurm(slurm, submit, tmp_path):
     write_script(tmp_path)
-    small = f"--nnodes {NODES} --nproc-per-node 1 --store ckpt --interface 127.0.0.1 train.py ."
-    (tmp_path / "job.sh").write_text(script.replace(shown, small))
-    (tmp_path / "closeranks").write_text(f'#!/bin/sh\nexec {sys.executable} -P -m closeranks "$@"\n')
-    (tmp_path / "closeranks").chmod(0o755)
-    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(sys.path)}
-    options = [f"--nodes={NODES + SPARES}", "--time=5", "--output=job.out"]
-    return lambda: slurm.submit(tmp_path / "job.sh", *options, **variables)
-
-
-def test_a_node_is_lost_under_slurm(slurm, batch, tmp_path):
-    job = batch()
+    there = f"--rdzv-endpoint 127.0.0.1:{free_port()} --view text"  # names of the stand's nodes are Slurm's alone
+    job = submit(f"--nnodes {NODES} --nproc-per-node 1 {there} train.py .", "-P -m closeranks")
     strike(tmp_path, 1)
-    assert eventually(lambda: slurm.job(job)["JobState"] not in {"RUNNING", "COMPLETING"}, 120)
+    assert eventually(lambda: ended(slurm, job), 120), slurm.job(job)
     require_recovered(tmp_path)
 
 
-def test_a_job_that_gets_its_notice_is_requeued_and_goes_on(slurm, batch, tmp_path):
-    job = batch()
-    wait_for_step(tmp_path, 0)
+def test_a_job_that_gets_its_notice_is_requeued_as_a_new_run_that_resumes(slurm, submit, tmp_path):
+    (tmp_path / "train.py").touch()
+    job = submit("--nnodes 2 --store ckpt train.py", Path(__file__).with_name("slurm_stand_in.py"))
+
+    def seen(restart):
+        return [json.loads(path.read_text()) for path in tmp_path.glob(f"task-*-{restart}.json")]
+
+    assert eventually(lambda: len(seen(0)) == NODES + SPARES, 60)
+    assert [found["node_rank"] for found in sorted(seen(0), key=lambda found: found["node_rank"])] == [0, 1, 2]
+    assert {(found["run_id"], found["resume"]) for found in seen(0)} == {(f"slurm-{job}-0", None)}
+    assert len({found["token"] for found in seen(0)}) == 1
+    assert sorted(found["domains"]["switch1"] for found in seen(0)) == ["rack1", "rack1", "rack2"]
     slurm.ask("scancel", "--signal=TERM", str(job))  # what --signal=TERM@120 does before the time limit
-    assert eventually(lambda: slurm.job(job)["JobState"] == "PENDING", 120), slurm.job(job)
-    assert list(tmp_path.glob("weights-*")) == []
+    assert eventually(lambda: slurm.job(job)["JobState"] == "PENDING", 60), slurm.job(job)
     slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # else Slurm waits two minutes
-    assert eventually(lambda: slurm.job(job)["JobState"] not in {"PENDING", "RUNNING", "COMPLETING"}, 120)
+    assert eventually(lambda: ended(slurm, job), 60), slurm.job(job)
     assert slurm.job(job)["JobState"] == "COMPLETED"
-    require_recovered(tmp_path)
+    assert {(found["run_id"], found["resume"]) for found in seen(1)} == {(f"slurm-{job}-0-r1", "auto")}
+    assert not {found["token"] for found in seen(0)} & {found["token"] for found in seen(1)}
