@@ -7,6 +7,7 @@ every second and divided by the time passed. Then the detector watches arrivals 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
@@ -74,7 +75,7 @@ def loaded(nodes: int, beat_s: float, seconds: int) -> Load:
         assert server.stdin is not None
         server.stdin.close()
     assert marks[-1]["nodes"] == nodes, f"expected {nodes} nodes, got {marks[-1]['nodes']}"
-    pairs = list(zip(marks, marks[1:], strict=False))
+    pairs = list(itertools.pairwise(marks))
     core = [(b["cpu_s"] - a["cpu_s"]) / (b["wall_s"] - a["wall_s"]) for a, b in pairs]
     passed_s = marks[-1]["wall_s"] - marks[0]["wall_s"]
     beats_per_s = (marks[-1]["beats"] - marks[0]["beats"]) / passed_s

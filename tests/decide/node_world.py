@@ -13,12 +13,12 @@ from world import Sim, World
 
 from closeranks.decide import memo as memos
 from closeranks.decide.adoption import Known, KnownNode, adopt
+from closeranks.decide.controller import step
 from closeranks.decide.protocol import (
     BeginTerm,
     EndAfterStep,
     EndRun,
     GoOn,
-    GroupLoaded,
     InterruptTerm,
     Isolate,
     KnownProc,
@@ -39,8 +39,6 @@ from closeranks.decide.protocol import (
     ProcResumed,
     StartGroup,
     StartProc,
-    StateSaved,
-    StepDone,
     StopAsked,
 )
 
@@ -203,14 +201,14 @@ class NodeWorld(World):
             self._keep(number, fact)
             if not self.hears(number):
                 return
-        if self.leaderless and not isinstance(fact, StopAsked):
-            if isinstance(fact, NodeJoined | NodeLost | NodeSilent | StepDone | StateSaved | GroupLoaded):
-                return  # the next coordinator sees it for itself
+        if self.leaderless:
+            return  # the next coordinator sees for itself
+        if self.ended is not None and not isinstance(fact, StopAsked):
             return
-        if self.leaderless or self.ended is not None:
-            return
-        super().feed(fact)
+        self.facts.append((fact, self.now_s))
+        self.state, decisions = step(self.state, fact, self.now_s)
         self._keep_memo()
+        self.carry_out(decisions)
 
     def _keep(self, number: int, fact: object) -> None:
         kept = self.kept[number]
@@ -243,13 +241,10 @@ class NodeWorld(World):
         super()._check(decision)
         if isinstance(decision, StartGroup):
             assert len(decision.nodes) == len(decision.procs)
-            for seat, (number, name) in enumerate(zip(decision.procs, decision.nodes, strict=True)):
+            for number, name in zip(decision.procs, decision.nodes, strict=True):
                 self._check_start(number, name)
-                self._check_name(seat, self.state.incarnations[seat], number)
         if isinstance(decision, StartProc):
             self._check_start(decision.proc, decision.node)
-            if decision.seat is not None:
-                self._check_name(decision.seat, decision.incarnation, decision.proc)
         if isinstance(decision, BeginTerm):
             for seat, number in enumerate(decision.procs):
                 self._check_name(seat, decision.incarnations[seat], number)
@@ -311,6 +306,8 @@ class NodeWorld(World):
             seat=seat, incarnation=incarnation, term=self.state.term + (not original), newcomer=not original
         )
         if self.hears(number):
+            if seat is not None:
+                self._check_name(seat, incarnation, number)
             super()._start(number, seat, incarnation, original=original)
         else:
             self._never_started((number,), seat)
@@ -385,10 +382,7 @@ class NodeWorld(World):
         connected = [node for node in self.nodes.values() if node.up and not node.cut]
         if not connected:
             self.leaderless = True
-            if any(node.up for node in self.nodes.values()):
-                self.after(1.0, self.succeed)
-            else:
-                self.ended = EndRun(outcome="failed", exit_code=1, reason="no node is left to decide anything")
+            self.ended = EndRun(outcome="failed", exit_code=1, reason="no node is left to decide anything")
             return
         for node in self.nodes.values():
             if node.cut:  # the new coordinator has to find out for itself
@@ -418,8 +412,8 @@ class NodeWorld(World):
         )
         self.facts.append((known, self.now_s))
         self.state, decisions = adopt(self.settings, known, self.now_s)
-        self.carry_out(decisions)
         self._keep_memo()
+        self.carry_out(decisions)
 
     def carry_out(self, decisions: tuple) -> None:
         for decision in decisions:

@@ -28,6 +28,9 @@ class NumberedRegister:
     A writer that slept while others wrote more than ``KEPT`` values finds n+1 absent again, so everybody looks at the
     newest number *after* creating: unless it is far ahead, n+1 was never deleted, and creating it was the one write
     after n. The newest number itself is never deleted. Exclusion is the store's (``checkpoint.stores.opening.probe``).
+
+    The store has to be there already: a folder made here could be one below a file system that is not mounted, and
+    every node would lead in its own.
     """
 
     def __init__(self, store: Store, run: str) -> None:

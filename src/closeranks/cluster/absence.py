@@ -21,7 +21,7 @@ from closeranks.detect.heartbeat import Bounds, Pulse
 from closeranks.nodes import words
 from closeranks.nodes.command_probe import CommandProbe
 from closeranks.nodes.link import End, Ended
-from closeranks.nodes.probes import Finding, Life, Probed, judge, probe
+from closeranks.nodes.probes import Finding, Life, Probed, Supervisor, judge, probe
 from closeranks.run.options import OnPartition, RunOptions
 
 _PROBE_S: Final = 1.0
@@ -188,7 +188,8 @@ class Absences:
                     nonce = next(self._nonces)
                     self._asked[nonce] = attendee.node
                     witness.send(words.Probe(nonce=nonce, node=attendee.node, boot=attendee.boot, address=address))
-                found = await probe(address, self._identity.keys, attendee.boot, _PROBE_S)
+                wanted = Supervisor(attendee.node, attendee.boot)
+                found = await probe(address, self._identity.keys, wanted, _PROBE_S)
                 self._opinion(attendee, self._identity.node, found)
                 if self._options.probe_command is not None and attendee.gone_s is not None:
                     command = CommandProbe(self._options.probe_command)

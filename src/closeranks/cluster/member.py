@@ -26,7 +26,7 @@ from closeranks.events import CoordinatorFollowed, CoordinatorLost, NodeStarted
 from closeranks.nodes import words
 from closeranks.nodes.calling import Caller, Hearer, Missed
 from closeranks.nodes.link import Connection, Ears, End
-from closeranks.nodes.probes import answer_probes, probe
+from closeranks.nodes.probes import Supervisor, answer_probes, probe
 from closeranks.run.births import Births
 from closeranks.run.carry import Carry
 from closeranks.run.context import Context
@@ -88,7 +88,8 @@ class Member:
         births.open_store = self._stores.elsewhere
         here = words.Address(host=self._identity.host, port=0)
         try:
-            self._probes = await answer_probes(here, self._identity.keys, self._identity.node, self._identity.boot)
+            own = Supervisor(self._identity.node, self._identity.boot)
+            self._probes = await answer_probes(here, self._identity.keys, own)
         except OSError as error:
             return f"node {self._identity.node}: {error}; name another address with --interface"
         self._candidate.replace = self._elected
@@ -100,13 +101,11 @@ class Member:
 
     def _note_start(self) -> None:
         identity, options = self._identity, self._context.options
-        first = identity.rank * options.slots if identity.rank < options.nnodes else options.seats
         self._context.note(
             NodeStarted(
                 rank=identity.rank,
                 nodes=options.nnodes,
                 slots=options.slots,
-                seats=tuple(range(first, min(first + options.slots, options.seats))),
                 boot=identity.boot,
                 hostname=identity.hostname,
             )
@@ -375,7 +374,7 @@ class Member:
         self._say(words.Reached(nonce=word.nonce, problem=problem))
 
     async def _probe(self, word: words.Probe) -> None:
-        found = await probe(word.address, self._identity.keys, word.boot, _PROBE_S)
+        found = await probe(word.address, self._identity.keys, Supervisor(word.node, word.boot), _PROBE_S)
         self._say(words.Probed(nonce=word.nonce, finding=found.finding.value, detail=found.detail))
 
     async def _confirm(self, proc: int) -> None:

@@ -94,15 +94,8 @@ def _joined(turn: Turn, fact: ProcJoined) -> None:
         return
     turn.update(library=True)
     turn.stage(proc, Stage.JOINED)
-    if proc.seat is None or turn.state.life is not Life.JOINING:
-        return
-    if turn.state.group.joined_s is None:
-        turn.update_group(joined_s=turn.now_s)
-        membership.refill_spares(turn)
-    if turn.state.group.exited:
-        exits.refuse_without_join(turn)
-        return
-    membership.begin_when_joined(turn)
+    if proc.seat is not None and turn.state.life is Life.JOINING:
+        exits.seat_joined(turn)
 
 
 def _ready(turn: Turn, fact: ProcReady) -> None:

@@ -68,6 +68,17 @@ def _exited_with_success(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
         endings.leave_if_finished(turn)
 
 
+def seat_joined(turn: Turn) -> None:
+    """A seat of a group that starts has called join: the first one, the last one, or one too many."""
+    if turn.state.group.joined_s is None:
+        turn.update_group(joined_s=turn.now_s)
+        membership.refill_spares(turn)
+    if turn.state.group.exited:
+        refuse_without_join(turn)
+    else:
+        membership.begin_when_joined(turn)
+
+
 def refuse_without_join(turn: Turn) -> None:
     """A seat that exits without join can never meet those that joined."""
     group = turn.state.group

@@ -166,8 +166,7 @@ def fill_seats(turn: Turn, *, use_spares: bool) -> tuple[int, ...]:
     for seat, node in sorted(placed.items()):
         moves = node != home(turn.state, seat)
         free = [p for p in spares(turn.state) if p.node == node] if use_spares else []
-        if turn.state.places:
-            turn.update(places=(*turn.state.places[:seat], node, *turn.state.places[seat + 1 :]))
+        note_place(turn, seat, node)
         if free:
             incarnation = _next_incarnation(turn, seat)
             turn.put(
@@ -184,6 +183,13 @@ def fill_seats(turn: Turn, *, use_spares: bool) -> tuple[int, ...]:
             _start_proc(turn, seat, node, Rung.REPLACE_NODE if moves else Rung.FORK)
     note_shortage(turn, short=bool(empty_seats(turn.state)))
     return tuple(placed)
+
+
+def note_place(turn: Turn, seat: int, node: str) -> None:
+    """Remember which node the seat is on now."""
+    places = turn.state.places
+    if places:
+        turn.update(places=(*places[:seat], node, *places[seat + 1 :]))
 
 
 def note_shortage(turn: Turn, *, short: bool) -> None:

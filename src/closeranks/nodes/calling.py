@@ -49,19 +49,17 @@ async def call(
         NotProved: what listens there is no node of this run, or does not answer as one.
     """
     tls = keys.tls.calling if keys.tls else None
-    proof = prove_as_caller(keys.token, purpose)
-    transport: asyncio.Transport | None = None
+    proving = Proving(prove_as_caller(keys.token, purpose), on_proved)
     proven = False
     try:
         async with asyncio.timeout(within_s):
-            transport, proving = await asyncio.get_running_loop().create_connection(
-                lambda: Proving(proof, on_proved), address.host, address.port, ssl=tls
-            )
+            loop = asyncio.get_running_loop()
+            await loop.create_connection(lambda: proving, address.host, address.port, ssl=tls)
             await proving.done
         proven = True
     finally:
-        if transport is not None and not proven:
-            transport.abort()
+        if not proven:
+            proving.give_up()
 
 
 class Caller:

@@ -33,41 +33,53 @@ class CommandProbe(NamedTuple):
     async def ask(self, host: str, node: str) -> Probed:
         """Run it; nothing of it is left behind."""
         command = self.command.replace("{host}", shlex.quote(host)).replace("{node}", shlex.quote(node))
+        reading, writing = os.pipe()
+        output = _Output(reading)
         try:
             process = await asyncio.create_subprocess_shell(
-                command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
+                command, stdin=asyncio.subprocess.DEVNULL, stdout=writing, stderr=writing, start_new_session=True
             )
         except OSError as error:
+            output.close()
             return Probed(Finding.ERROR, f"`{command}` could not be started: {error}")
-        output = bytearray()
-        reading = asyncio.ensure_future(_read(process.stdout, output))
+        finally:
+            os.close(writing)
         try:
             async with asyncio.timeout(self.within_s):
                 status = await process.wait()
-                await reading
         except TimeoutError:
-            return Probed(Finding.ERROR, f"`{command}` did not end within {self.within_s:g} s{_told(output)}")
+            return Probed(Finding.ERROR, f"`{command}` did not end within {self.within_s:g} s{output.close()}")
         finally:
-            reading.cancel()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-        detail = f"`{command}` ended with {status}{_told(output)}"
+            told = output.close()
         found = {POWERED_ON_EXIT: Finding.POWERED_ON, POWERED_OFF_EXIT: Finding.POWERED_OFF}
-        return Probed(found.get(status, Finding.ERROR), detail)
+        return Probed(found.get(status, Finding.ERROR), f"`{command}` ended with {status}{told}")
 
 
-async def _read(stream: asyncio.StreamReader | None, output: bytearray) -> None:
-    """The first bytes; the rest is read and dropped, so that the command does not wait for us."""
-    assert stream is not None
-    while piece := await stream.read(_PIECE_BYTES):
-        output += piece[: _OUTPUT_BYTES_MAX - len(output)]
+class _Output:
+    """The first bytes that a command writes; the rest is read and dropped, so that it does not wait for us."""
 
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
+        self._kept = bytearray()
+        asyncio.get_running_loop().add_reader(fd, self._read)
 
-def _told(output: bytearray) -> str:
-    text = " ".join(output.decode(errors="replace").split())
-    return f": {text}" if text else ""
+    def close(self) -> str:
+        """Stop reading, whoever may still hold the other end; what was kept, on one line."""
+        if self._fd >= 0:
+            self._read()
+            asyncio.get_running_loop().remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+        text = " ".join(self._kept.decode(errors="replace").split())
+        return f": {text}" if text else ""
+
+    def _read(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            piece = os.read(self._fd, _PIECE_BYTES)
+            self._kept += piece[: _OUTPUT_BYTES_MAX - len(self._kept)]
+            if not piece:
+                asyncio.get_running_loop().remove_reader(self._fd)

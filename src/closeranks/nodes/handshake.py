@@ -102,7 +102,8 @@ def read_token(environment: Mapping[str, str], file: Path | None = None) -> str:
 
 def _content(file: Path) -> str:
     try:
-        with file.open("rb") as opened:
+        # A pipe must not make us wait for who writes it.
+        with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:
             status = os.fstat(opened.fileno())
             content = opened.read(_TOKEN_BYTES_MAX + 1)
     except OSError as error:

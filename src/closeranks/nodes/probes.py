@@ -26,12 +26,19 @@ class Finding(StrEnum):
     """What a probe found."""
 
     ANSWERS = "answers"  # the supervisor asked for answered
-    OTHER_BOOT = "other boot"  # another supervisor of the run answers there: the one asked for has ended
+    OTHER_BOOT = "other boot"  # the node's supervisor was started anew: the one asked for has ended
     REFUSED = "refused"  # nobody listens there, says the host, or a firewall
     UNREACHABLE = "unreachable"  # no answer in time
     POWERED_ON = "powered on"  # the machine, says the user's command
     POWERED_OFF = "powered off"
     ERROR = "error"  # the probe itself failed: nothing is known
+
+
+class Supervisor(NamedTuple):
+    """One process, never another: a boot is drawn anew at every start."""
+
+    node: str
+    boot: str
 
 
 class Probed(NamedTuple):
@@ -86,14 +93,14 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknow
     boot: str
 
 
-async def answer_probes(address: Address, keys: Keys, node: str, boot: str) -> Listener:
+async def answer_probes(address: Address, keys: Keys, own: Supervisor) -> Listener:
     """The supervisor's side: say who this is to every node of the run that asks.
 
     Raises:
         OSError: the address cannot be had.
     """
     buffer = memoryview(bytearray(READ_BYTES))
-    answer = _Answer(node=node, boot=boot)
+    answer = _Answer(node=own.node, boot=own.boot)
 
     def hand_out(transport: asyncio.Transport) -> None:
         connection = Connection(transport, _Question, buffer)
@@ -103,8 +110,8 @@ async def answer_probes(address: Address, keys: Keys, node: str, boot: str) -> L
     return Listener(listening_socket(address), keys, PROBE, hand_out)
 
 
-async def probe(address: Address, keys: Keys, boot: str, within_s: float) -> Probed:
-    """Ask who answers there; ``boot`` names the supervisor that is looked for."""
+async def probe(address: Address, keys: Keys, wanted: Supervisor, within_s: float) -> Probed:
+    """Ask who answers there, where the wanted one has last been."""
     answered: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
     connections: list[Connection] = []
     try:
@@ -122,9 +129,12 @@ async def probe(address: Address, keys: Keys, boot: str, within_s: float) -> Pro
     finally:
         for connection in connections:
             connection.abort("asked")
-    if answer.boot == boot:
-        return Probed(Finding.ANSWERS, f"{answer.node} at {address}")
-    return Probed(Finding.OTHER_BOOT, f"{answer.node} of boot {answer.boot} answers at {address}, not {boot}")
+    found = Supervisor(answer.node, answer.boot)
+    if found == wanted:
+        return Probed(Finding.ANSWERS, f"{found.node} at {address}")
+    if found.node != wanted.node:  # the address was given to another node: nothing is known of the one before
+        return Probed(Finding.ERROR, f"{found.node} answers at {address}, expected {wanted.node}")
+    return Probed(Finding.OTHER_BOOT, f"boot {found.boot} of {found.node} answers at {address}, not {wanted.boot}")
 
 
 def _asker(

@@ -37,9 +37,19 @@ class Proving(asyncio.BufferedProtocol):
         self._got_bytes = 0
         self._unanswered = ""
 
+    def give_up(self) -> None:
+        """Cut the connection, if there is one already."""
+        if not self.done.cancel() and not self.done.cancelled():
+            self.done.exception()  # has been seen
+        if self._transport is not None:
+            self._transport.abort()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102 -- asyncio's
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        if self.done.done():  # given up before it began
+            transport.abort()
+            return
         set_options(transport.get_extra_info("socket"))
         self._go_on(None)
 
@@ -48,7 +58,9 @@ class Proving(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:  # noqa: D102 -- asyncio's
         self._got_bytes += nbytes
-        if self._got_bytes == len(self._answer):
+        if self.done.done():  # given up: what still comes is dropped
+            self._got_bytes = 0
+        elif self._got_bytes == len(self._answer):
             self._go_on(bytes(self._answer))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102 -- asyncio's
@@ -59,9 +71,6 @@ class Proving(asyncio.BufferedProtocol):
 
     def _go_on(self, answer: bytes | None) -> None:
         assert self._transport is not None
-        if self.done.done():  # given up; what still comes is dropped
-            self._answer, self._got_bytes = bytearray(1), 0
-            return
         try:
             step = next(self._proof) if answer is None else self._proof.send(answer)
             while True:
@@ -74,7 +83,7 @@ class Proving(asyncio.BufferedProtocol):
             self._on_proved(self._transport)
             self.done.set_result(None)
         except NotProved as problem:
-            self._answer, self._got_bytes = bytearray(1), 0
+            self._got_bytes = 0
             self._transport.abort()
             self.done.set_exception(problem)
         else:

@@ -7,24 +7,29 @@ longest makes room, but not before it had time enough for an honest proof; until
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import socket
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from closeranks.nodes.handshake import LINK, Keys, NotProved, prove_as_listener
 from closeranks.nodes.link import READ_BYTES, Connection, Ears
 from closeranks.nodes.proving import PROVE_S, Proving
 from closeranks.nodes.words import Address
 
-GUESTS_MAX: Final = 512  # connections that have not proved themselves
-HONEST_S: Final = 1.0  # a guest has so long before it may be asked to make room
+GUESTS_MAX: Final = 1024  # connections that have not proved themselves
+HONEST_S: Final = 2.0  # a guest has so long before it may be asked to make room
 _BACKLOG: Final = 4096  # all nodes of a large job call a new leader at once
+_ACCEPTS_AT_ONCE: Final = 64  # then peers have their turn
 _OUT_OF_PLACES_S: Final = 0.1
 _OUT_OF_PLACES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 OnProved = Callable[[asyncio.Transport], None]
+
+
+class _Guest(NamedTuple):
+    sock: socket.socket
+    since_s: float
 
 
 class Listener:
@@ -38,9 +43,10 @@ class Listener:
         self._purpose = purpose
         self._on_proved = on_proved
         self._loop = asyncio.get_running_loop()
-        self._guests: dict[asyncio.Task[None], float] = {}  # since when, oldest first
-        self._left = asyncio.Event()  # a guest has left
-        self._accepting = self._loop.create_task(self._accept())
+        self.strangers = 0  # connections that did not prove themselves
+        self._guests: dict[asyncio.Task[bool], _Guest] = {}  # oldest first
+        self._pause: asyncio.TimerHandle | None = None
+        self._loop.add_reader(listening, self._accept)
 
     @property
     def guests(self) -> int:
@@ -49,63 +55,76 @@ class Listener:
 
     async def close(self) -> None:
         """Listen no more, and send guests away; connections that were handed out stay."""
-        tasks = [self._accepting, *self._guests]
-        for task in tasks:
+        self._stop_accepting()
+        guests = tuple(self._guests)
+        for task in guests:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*guests, return_exceptions=True)
+        self._stop_accepting()  # a guest that left may have begun it again
         self._socket.close()
 
-    async def _accept(self) -> None:
-        while True:
-            await self._have_room()
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS_AT_ONCE):
+            if len(self._guests) >= GUESTS_MAX:
+                oldest = next(iter(self._guests.values()))
+                self._accept_again(oldest.since_s + HONEST_S)
+                return
             try:
-                sock, _ = await self._loop.sock_accept(self._socket)
+                sock, _ = self._socket.accept()
+            except BlockingIOError:
+                return
             except OSError as error:
-                # Otherwise a caller that is gone again; with no descriptor left, guests must leave first.
+                # Otherwise a caller that is gone again; with no descriptor left, somebody must leave first.
                 if error.errno in _OUT_OF_PLACES:
-                    await asyncio.sleep(_OUT_OF_PLACES_S)
-                continue
+                    self._accept_again(self._loop.time() + _OUT_OF_PLACES_S)
+                return
             task = self._loop.create_task(self._prove(sock))
-            self._guests[task] = self._loop.time()
+            self._guests[task] = _Guest(sock, self._loop.time())
             task.add_done_callback(self._leave)
 
-    async def _have_room(self) -> None:
-        while len(self._guests) >= GUESTS_MAX:
-            oldest, since_s = next(iter(self._guests.items()))
-            self._left.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(since_s + HONEST_S - self._loop.time()):
-                    await self._left.wait()
-                continue
-            oldest.cancel()
-            self._guests.pop(oldest, None)
+    def _accept_again(self, at_s: float) -> None:
+        self._stop_accepting()
+        self._pause = self._loop.call_at(at_s, self._go_on)
 
-    def _leave(self, task: asyncio.Task[None]) -> None:
-        self._guests.pop(task, None)
-        self._left.set()
+    def _stop_accepting(self) -> None:
+        if self._socket.fileno() >= 0:  # not closed yet
+            self._loop.remove_reader(self._socket)
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
 
-    async def _prove(self, sock: socket.socket) -> None:
-        """Ends when the caller is a guest no more, proven or not."""
+    def _go_on(self) -> None:
+        self._stop_accepting()
+        if len(self._guests) >= GUESTS_MAX:
+            next(iter(self._guests)).cancel()  # its place is free when it has left
+        else:
+            self._loop.add_reader(self._socket, self._accept)
+
+    def _leave(self, task: asyncio.Task[bool]) -> None:
+        guest = self._guests.pop(task)
+        if task.cancelled() or not task.result():
+            self.strangers += 1
+            guest.sock.close()
+        if self._pause is not None or len(self._guests) == GUESTS_MAX - 1:
+            self._go_on()
+
+    async def _prove(self, sock: socket.socket) -> bool:
+        """Ends when the caller is a guest no more; whether it is a peer now."""
         sock.setblocking(False)
-        proof = prove_as_listener(self._keys.token, self._purpose)
+        proving = Proving(prove_as_listener(self._keys.token, self._purpose), self._on_proved)
         tls = self._keys.tls.listening if self._keys.tls else None
-        transport: asyncio.BaseTransport | None = None
         proven = False
         try:
             async with asyncio.timeout(PROVE_S):
-                transport, proving = await self._loop.connect_accepted_socket(
-                    lambda: Proving(proof, self._on_proved), sock, ssl=tls
-                )
+                await self._loop.connect_accepted_socket(lambda: proving, sock, ssl=tls)
                 await proving.done
             proven = True
-        except (NotProved, OSError):  # a stranger is nothing to tell anybody of: it could fill the journal
+        except (NotProved, OSError):  # counted, not told one by one: a stranger could fill the journal
             pass
         finally:
             if not proven:
-                if isinstance(transport, asyncio.Transport):
-                    transport.abort()
-                else:
-                    sock.close()
+                proving.give_up()
+        return proven
 
 
 async def serve(address: Address, keys: Keys, kinds: Any, on_connection: Callable[[Connection], Ears]) -> Listener:
