@@ -19,13 +19,13 @@ from closeranks.events import (
     IncidentOpened,
     NodeAccepted,
     ProcessReady,
+    ProcessStarted,
     RunEnded,
     TermBegan,
 )
-
 from cluster.conftest import HOLD, STEPS
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 WITHIN_S = 90.0  # on a busy machine; nothing waits for it to pass
 
@@ -129,7 +129,10 @@ def newest_epoch(run: NodesRun, node: str) -> int:
 
 
 def seated(run: NodesRun) -> tuple[str, ...]:
-    return max((seen.term, seen.nodes) for seen in events_so_far(run, TermBegan))[1]
+    """The nodes that have seats, as the newest term has them."""
+    members = max((seen.term, seen.members) for seen in events_so_far(run, TermBegan))[1]
+    homes = {seen.proc: node for node in run.spec.nodes for seen in events_at(run, node, ProcessStarted)}
+    return tuple(homes[proc] for proc in members)
 
 
 def finish(run: NodesRun) -> NodesEvidence:
