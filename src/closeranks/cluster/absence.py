@@ -54,11 +54,6 @@ class Absences:
         self.silent: Callable[[Attendee, str], None] = lambda _attendee, _reason: None
         self.back: Callable[[Attendee], None] = lambda _: None  # it beats again, over the same connection
 
-    @property
-    def gathering_s(self) -> float:
-        """So long the nodes may hold to an earlier leader whom they cannot hear any more."""
-        return self._clockwork.lease_s + self._clockwork.fence_s
-
     # --- what is heard ------------------------------------------------------------------------------------------
 
     def expect(self, nodes: tuple[str, ...]) -> None:

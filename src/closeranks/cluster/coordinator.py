@@ -45,6 +45,7 @@ from closeranks.run.options import RunOptions
 _LOOK_S: Final = 0.1
 _TICK_S: Final = 0.25
 _ENDING_S: Final = 20.0  # beyond the grace period of the nodes
+_GATHERING_S: Final = 1.5  # nodes that hear of a new leader have reported by then; later ones come back
 _FEW_NODES: Final = 64
 _BEAT_S, _BEAT_OF_MANY_S = 0.25, 1.0
 _STOP_AHEAD_S: Final = 1.0  # a step so far ahead is not closed anywhere when the nodes hear of it
@@ -277,7 +278,7 @@ class Coordinator:
         record = self._tenure.record
         self.absences.expect(record.nodes)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.absences.gathering_s):
+            async with asyncio.timeout(_GATHERING_S):
                 while any(a.report is None for a in self._attendees.values()):
                     self._arrived.clear()
                     await self._arrived.wait()

@@ -27,6 +27,7 @@ from closeranks.decide.leadership import (
 from closeranks.nodes.words import Address
 
 _POLL_S: Final = 0.5  # between looks at a record that somebody else renews
+_HEARD_S: Final = 0.25  # between decisions of a leader, whose right may rest on what it heard last
 _RETRY_S: Final = 0.25  # after the authority did not answer
 PROCS_AHEAD: Final = 1000  # process numbers that a new leader takes for itself
 
@@ -63,6 +64,7 @@ class Tenure:
         self._held = NOTHING
         self._writing = asyncio.Lock()
         self._woken = asyncio.Event()
+        self._renewal: asyncio.Task[None] | None = None
 
     @property
     def leads(self) -> bool:
@@ -100,10 +102,10 @@ class Tenure:
                     changes = {"node": self._seat.node, "boot": self._candidacy.boot} | self._place()
                     await self._bid(ballot, changes)
                 case Renew(ballot=ballot):
-                    async with self._writing:
-                        await self._write(ballot, {})
+                    # Beside the loop: while the authority does not answer, the lead depends on who is heard.
+                    self._renewal = asyncio.create_task(self._bid(ballot, {}))
                 case Lead(again_s=again_s):
-                    await self._rest(again_s - time.monotonic())
+                    await self._rest(min(_HEARD_S, again_s - time.monotonic()))
                 case StepDown():
                     await self._read()
                 case Over():
@@ -141,6 +143,7 @@ class Tenure:
     async def _bid(self, ballot: Ballot, changes: dict[str, Any]) -> None:
         async with self._writing:
             await self._write(ballot, changes)
+        self.wake()
 
     async def _write(self, ballot: Ballot, changes: dict[str, Any]) -> bool:
         """Whether the register holds it now."""

@@ -262,7 +262,8 @@ def begin_term(turn: Turn) -> None:
             turn.note(ProcessSeated(proc=proc.proc, seat=seat, incarnation=incarnation))
         turn.stage(proc, Stage.SEATED, term=term, groups="", digest="")
     numbers = tuple(p.proc for p in members.values())
-    turn.note(TermBegan(term=term, members=numbers))
+    nodes = tuple(p.node for p in members.values())
+    turn.note(TermBegan(term=term, members=numbers, nodes=nodes if any(nodes) else ()))
     turn.decide(BeginTerm(term=term, procs=numbers, incarnations=tuple(incarnations)))
 
 
