@@ -41,11 +41,11 @@ from _nodes_sides import (
 from recovery import STEPS_BEFORE, Line, first_new_step, read_logs, steps_lost, tail, wait_for
 
 from closeranks.drill.nodes.namespaces import NamespaceStand, why_not
+from closeranks.drill.nodes.strikes import coordinator_on
 from closeranks.events import CoordinatorFollowed
 
-COORDINATOR = "closeranks.cluster.candidate"
 STEPS_AFTER = 12  # completed on all ranks after the new coordinator has taken over
-START_LIMIT_S = 120.0
+START_LIMIT_S = 300.0
 RECOVERY_LIMIT_S = 90.0
 NOBODY = 0  # no process: what the victims wrote was taken out before
 
@@ -123,7 +123,7 @@ def kill_coordinator() -> float | None:
         place = Place(stand, folder)
         begin(closeranks_side(), place)
         killed_s = time.monotonic()
-        for pid in stand.processes(leading_node(place), COORDINATOR):
+        for pid in coordinator_on(stand, leading_node(place)):
             os.kill(pid, signal.SIGKILL)
         wait_for(lambda: epochs(place) > 1, RECOVERY_LIMIT_S)
         until = max(line.step for log in read_logs(folder) for line in log) + STEPS_AFTER

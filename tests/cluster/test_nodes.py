@@ -10,7 +10,7 @@ import pytest
 
 from closeranks.drill.nodes.ports import listening
 from closeranks.drill.nodes.runs import AUTHORITY, NodesRun, closed_step
-from closeranks.drill.nodes.strikes import CANDIDATE, SUPERVISOR
+from closeranks.drill.nodes.strikes import SUPERVISOR, coordinator_on
 from closeranks.drill.nodes.verdict import NodesEvidence, applied_twice, two_coordinators
 from closeranks.events import (
     CoordinatorFollowed,
@@ -34,7 +34,7 @@ def test_what_touches_no_worker_costs_no_step(begin, undisturbed):
     """Strangers call the coordinator, the authority is silent, and the coordinator's process is killed."""
     run = begin("etcd")
     wait_until_held(run)
-    (candidate,) = run.stand.processes(run.leader(), CANDIDATE)
+    (candidate,) = coordinator_on(run.stand, run.leader())
     with_strangers(listening([candidate]))
     run.stand.freeze(AUTHORITY)
     os.kill(candidate, signal.SIGKILL)
@@ -55,8 +55,8 @@ def test_a_lost_node_is_replaced_though_the_coordinator_dies_amid_the_recovery(b
     run.stand.kill(victim)
     run.node_ended(victim)
     wait_for(run, lambda: events_so_far(run, IncidentOpened))
-    for candidate in run.stand.processes(leader, CANDIDATE):
-        os.kill(candidate, signal.SIGKILL)
+    (candidate,) = coordinator_on(run.stand, leader)
+    os.kill(candidate, signal.SIGKILL)
     evidence = finish(run)
     assert {seen.outcome for seen in events(evidence, RunEnded)} == {"completed"}
     assert finals(evidence) == undisturbed
@@ -83,8 +83,8 @@ def test_a_frozen_supervisor_finds_its_seat_taken_and_waits_as_a_spare(begin, un
 def test_without_an_authority_the_loss_of_the_coordinator_is_a_reasoned_stop_everywhere(begin):
     run = begin("none")
     wait_until_held(run)
-    for candidate in run.stand.processes("n0", CANDIDATE):
-        os.kill(candidate, signal.SIGKILL)
+    (candidate,) = coordinator_on(run.stand, "n0")
+    os.kill(candidate, signal.SIGKILL)
     wait_for(run, lambda: not run.running())
     evidence = run.finish()
     assert evidence.left == ()

@@ -74,8 +74,10 @@ class Stand:
         return marked.marked(self.mark(node))
 
     def processes(self, node: str, words: str) -> list[int]:
-        """Those of the node whose command line contains ``words``."""
-        return [pid for pid in self.pids(node) if words in command_line(pid)]
+        """Those of the node whose command line contains ``words``, without their own forks, which look the same."""
+        found = [pid for pid in self.pids(node) if words in command_line(pid)]
+        stats = [stat for pid in found if (stat := read_stat(pid)) is not None]
+        return [stat.pid for stat in stats if stat.parent not in found]
 
     def kill(self, node: str) -> None:
         """SIGKILL to all of it: its kernel lives on and closes its connections."""
