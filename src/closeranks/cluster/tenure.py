@@ -55,6 +55,7 @@ class Tenure:
         on_choice: Callable[[leadership.Choice], None],
     ) -> None:
         self.record = Record()
+        self.nodes_in_doubt: tuple[str, ...] = ()  # of a term whose write may have taken place
         self.problem = ""  # why the authority does not answer
         self._register = register
         self._candidacy = candidacy
@@ -83,9 +84,14 @@ class Tenure:
         reign = self._candidacy.reign
         return 0.0 if reign is None else reign.predecessor_s
 
-    def grantable_s(self) -> float:
-        """How long a grant sent now may last; 0: there must be none."""
-        return leadership.grantable_s(self._candidacy, time.monotonic())
+    def grantable_s(self, heard_s: float) -> float:
+        """How long a grant sent now may last; 0: there must be none. ``heard_s``: as in ``Around``."""
+        return leadership.grantable_s(self._candidacy, time.monotonic(), heard_s)
+
+    @property
+    def admits(self) -> bool:
+        """Whether supervisors that never followed this leader may join."""
+        return leadership.admits(self._candidacy, time.monotonic())
 
     def wake(self) -> None:
         """Something changed that the decision depends on."""
@@ -120,6 +126,7 @@ class Tenure:
         Raises:
             Deposed: we lead no longer; the fields were not written, or were overwritten by the new leader's.
         """
+        self.nodes_in_doubt = tuple(changes.get("nodes", ()))
         while True:
             async with self._writing:
                 if not self.leads:
@@ -127,6 +134,7 @@ class Tenure:
                 if not self._candidacy.writing:
                     self._candidacy, ballot = leadership.attempt(self._candidacy, time.monotonic())
                     if await self._write(ballot, changes):
+                        self.nodes_in_doubt = ()
                         self.wake()
                         return
             self.wake()
