@@ -76,7 +76,7 @@ def expected_weights() -> bytes:
 
 
 def strike(folder: Path, within_s: float = 150.0) -> None:
-    """Kill a node that holds a seat and does not lead, once it has closed some steps of the run started in ``folder``."""
+    """Kill a node that holds a seat and does not lead, once it has closed steps of the run started in ``folder``."""
 
     def seated() -> list[int]:
         # A node that starts late finds its seat taken by the spare node, and is the spare node itself.
