@@ -75,15 +75,15 @@ def expected_weights() -> bytes:
     return b"".join(value.detach().numpy().tobytes() for value in space["model"].parameters())
 
 
-def wait_for_step(folder: Path, node_rank: int, within_s: float = 120.0) -> None:
-    """Wait until a node of the run that was started in ``folder`` has closed some steps."""
-    assert eventually(lambda: _newest_step(folder, node_rank) >= STRIKE_AT_STEP, within_s), _told(folder)
+def strike(folder: Path, within_s: float = 150.0) -> None:
+    """Kill a node that holds a seat and does not lead, once it has closed steps of the run started in ``folder``."""
 
+    def seated() -> list[int]:
+        # A node that starts late finds its seat taken by the spare node, and is the spare node itself.
+        return [rank for rank in range(1, NODES + SPARES) if _newest_step(folder, rank) >= STRIKE_AT_STEP]
 
-def strike(folder: Path, node_rank: int) -> None:
-    """Kill a node of the run that was started in ``folder``, once it has closed some steps."""
-    wait_for_step(folder, node_rank)
-    started = next(event for event in _events(folder, node_rank) if isinstance(event, RunStarted))
+    assert eventually(seated, within_s), _told(folder)
+    started = next(event for event in _events(folder, seated()[0]) if isinstance(event, RunStarted))
     supervisor = read_stat(started.pid)
     assert supervisor is not None
     guardian = supervisor.parent

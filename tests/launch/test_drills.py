@@ -61,7 +61,7 @@ def test_a_node_is_lost_under_ssh(in_folder, tmp_path):
     process = in_folder(
         sys.executable, "-c", _MAIN, "launch", *words, "--", *options, str(write_script(tmp_path)), str(tmp_path)
     )
-    strike(tmp_path, 1)
+    strike(tmp_path)
     assert process.wait(120) == 0
     require_recovered(tmp_path)
 
@@ -101,7 +101,7 @@ def test_a_node_is_lost_under_slurm(slurm, submit, tmp_path):
     write_script(tmp_path)
     there = f"--rdzv-endpoint 127.0.0.1:{free_port()} --view text"  # names of the stand's nodes are Slurm's alone
     job = submit(f"--nnodes {NODES} --nproc-per-node 1 {there} train.py .", "-P -m closeranks")
-    strike(tmp_path, 1)
+    strike(tmp_path)
     assert eventually(lambda: ended(slurm, job), 120), slurm.job(job)
     require_recovered(tmp_path)
 
