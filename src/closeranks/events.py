@@ -102,7 +102,6 @@ class NodeStarted(Event, frozen=True, tag=True):
     rank: int
     nodes: int  # that the job was asked to have, further spare nodes not among them
     slots: int  # workers that it can hold
-    seats: tuple[int, ...]  # on this node in the first layout; empty on a spare node
     boot: str  # of this supervisor: a node that comes back has another
     hostname: str
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
 from world import Sim, World
 
 from closeranks.decide import memo as memos
 from closeranks.decide.adoption import Known, KnownNode, adopt
+from closeranks.decide.controller import step
 from closeranks.decide.protocol import (
     BeginTerm,
     EndAfterStep,
     EndRun,
     GoOn,
-    GroupLoaded,
     InterruptTerm,
     Isolate,
     KnownProc,
@@ -39,8 +40,6 @@ from closeranks.decide.protocol import (
     ProcResumed,
     StartGroup,
     StartProc,
-    StateSaved,
-    StepDone,
     StopAsked,
 )
 
@@ -92,6 +91,7 @@ class NodeWorld(World):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.wanted = self.settings
         self.nodes: dict[str, SimNode] = {}
         self.where: dict[int, str] = {}
         self.kept: dict[int, Kept] = {}
@@ -110,8 +110,10 @@ class NodeWorld(World):
         return self
 
     def join(self, name: str, slots: int = 2, domains: dict[str, str] | None = None) -> None:
-        if name in self.nodes and self.nodes[name].up:
-            return
+        if name in self.nodes:
+            if self.nodes[name].up or self.leaderless:
+                return
+            self.declare_lost(self.nodes[name])  # whatever an earlier boot of the node ran is gone
         self.nodes[name] = SimNode(name=name, slots=slots, domains=domains or {})
         self.feed(NodeJoined(node=name, slots=slots, domains=domains or {}))
 
@@ -203,14 +205,14 @@ class NodeWorld(World):
             self._keep(number, fact)
             if not self.hears(number):
                 return
-        if self.leaderless and not isinstance(fact, StopAsked):
-            if isinstance(fact, NodeJoined | NodeLost | NodeSilent | StepDone | StateSaved | GroupLoaded):
-                return  # the next coordinator sees it for itself
+        if self.leaderless:
+            return  # the next coordinator sees for itself
+        if self.ended is not None and not isinstance(fact, StopAsked):
             return
-        if self.leaderless or self.ended is not None:
-            return
-        super().feed(fact)
+        self.facts.append((fact, self.now_s))
+        self.state, decisions = step(self.state, fact, self.now_s)
         self._keep_memo()
+        self.carry_out(decisions)
 
     def _keep(self, number: int, fact: object) -> None:
         kept = self.kept[number]
@@ -243,13 +245,10 @@ class NodeWorld(World):
         super()._check(decision)
         if isinstance(decision, StartGroup):
             assert len(decision.nodes) == len(decision.procs)
-            for seat, (number, name) in enumerate(zip(decision.procs, decision.nodes, strict=True)):
+            for number, name in zip(decision.procs, decision.nodes, strict=True):
                 self._check_start(number, name)
-                self._check_name(seat, self.state.incarnations[seat], number)
         if isinstance(decision, StartProc):
             self._check_start(decision.proc, decision.node)
-            if decision.seat is not None:
-                self._check_name(decision.seat, decision.incarnation, decision.proc)
         if isinstance(decision, BeginTerm):
             for seat, number in enumerate(decision.procs):
                 self._check_name(seat, decision.incarnations[seat], number)
@@ -288,6 +287,7 @@ class NodeWorld(World):
     def do_start_group(self, decision: StartGroup) -> None:
         for number, name in zip(decision.procs, decision.nodes, strict=True):
             self.where[number] = name
+        self.settings = replace(self.wanted, seats=len(decision.procs))
         if self.decided(decision):
             super().do_start_group(decision)
         else:
@@ -311,6 +311,8 @@ class NodeWorld(World):
             seat=seat, incarnation=incarnation, term=self.state.term + (not original), newcomer=not original
         )
         if self.hears(number):
+            if seat is not None:
+                self._check_name(seat, incarnation, number)
             super()._start(number, seat, incarnation, original=original)
         else:
             self._never_started((number,), seat)
@@ -385,10 +387,7 @@ class NodeWorld(World):
         connected = [node for node in self.nodes.values() if node.up and not node.cut]
         if not connected:
             self.leaderless = True
-            if any(node.up for node in self.nodes.values()):
-                self.after(1.0, self.succeed)
-            else:
-                self.ended = EndRun(outcome="failed", exit_code=1, reason="no node is left to decide anything")
+            self.ended = EndRun(outcome="failed", exit_code=1, reason="no node is left to decide anything")
             return
         for node in self.nodes.values():
             if node.cut:  # the new coordinator has to find out for itself
@@ -397,7 +396,6 @@ class NodeWorld(World):
                     sim.told_end = False
                 self.after(5.0, lambda node=node: self.declare_lost(node) if node.cut else None)
         known = Known(
-            epoch=self.epoch,
             leader=connected[0].name,
             reason="the last one does not answer",
             next_proc=max(self.procs, default=0) + 1000,
@@ -417,9 +415,9 @@ class NodeWorld(World):
             **self.record,
         )
         self.facts.append((known, self.now_s))
-        self.state, decisions = adopt(self.settings, known, self.now_s)
-        self.carry_out(decisions)
+        self.state, decisions = adopt(self.wanted, known, self.now_s)
         self._keep_memo()
+        self.carry_out(decisions)
 
     def carry_out(self, decisions: tuple) -> None:
         for decision in decisions:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from closeranks.authority.bounded import in_thread
-from closeranks.authority.register import NOTHING, VALUE_BYTES_MAX, Held, RegisterError, checked
+from closeranks.authority.register import ANSWER_S, NOTHING, VALUE_BYTES_MAX, Held, RegisterError, checked
 from closeranks.checkpoint.problems import CheckpointProblem, Damaged
 from closeranks.checkpoint.stores.keys import is_key
 from closeranks.checkpoint.stores.retry import created
@@ -28,6 +28,9 @@ class NumberedRegister:
     A writer that slept while others wrote more than ``KEPT`` values finds n+1 absent again, so everybody looks at the
     newest number *after* creating: unless it is far ahead, n+1 was never deleted, and creating it was the one write
     after n. The newest number itself is never deleted. Exclusion is the store's (``checkpoint.stores.opening.probe``).
+
+    The store has to be there already: a folder made here could be one below a file system that is not mounted, and
+    every node would lead in its own.
     """
 
     def __init__(self, store: Store, run: str) -> None:
@@ -58,7 +61,7 @@ class NumberedRegister:
             except CheckpointProblem as problem:
                 raise RegisterError(str(problem)) from problem
 
-        return await in_thread(ask, self._where)
+        return await in_thread(ask, self._where, ANSWER_S)
 
     def _swap(self, value: bytes, expected: Held) -> Held:
         number = int(expected.version or 0) + 1

@@ -26,12 +26,12 @@ def open_register(authority: str, run: str, store: str | None = None) -> Registe
     """
     if authority.startswith(_ETCD):
         try:
-            from closeranks.authority import etcd
+            from closeranks.authority.etcd import EtcdRegister, parse
         except ImportError as error:
             raise RegisterRefused(
                 f"--authority {_ETCD}...: expected httpx to be installed, got {error}; pip install 'closeranks[etcd]'"
             ) from error
-        return etcd.EtcdRegister(etcd.parse(authority), run)
+        return EtcdRegister(parse(authority), run)
     if authority.startswith(_SQLITE) and authority != _SQLITE:
         from closeranks.authority.sqlite import SqliteRegister
 

@@ -61,11 +61,11 @@ class SqliteRegister:
                     return question(database)
             except (sqlite3.Error, OSError) as error:
                 raise RegisterError(
-                    f"sqlite:{self._path}: expected a register of leaders, got {error}; check that the folder exists, has"
-                    " room and can be written, and that the file is nothing else"
+                    f"sqlite:{self._path}: expected a register of leaders, got {error}; check that its folder exists"
+                    " and has room, can be written, and that the file is nothing else"
                 ) from error
 
-        return await in_thread(ask, f"sqlite:{self._path}")
+        return await in_thread(ask, f"sqlite:{self._path}", ANSWER_S)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

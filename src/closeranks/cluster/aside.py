@@ -17,6 +17,16 @@ class Standing(_Aside, frozen=True, tag=True):
     follows: int  # epoch of the leader that it hears, 0: none
 
 
+class Begin(_Aside, frozen=True, tag=True):
+    """From the supervisor, first: seek the lead. A process waits for it from its start, so that a loss costs no start.
+
+    ``before``: candidates that this supervisor had, all of which have ended.
+    """
+
+    supervisor: str  # its boot
+    before: int
+
+
 class Ending(_Aside, frozen=True, tag=True):
     """From the supervisor: the run is over here. A candidate that leads waits for the other nodes first."""
 
@@ -43,5 +53,5 @@ class Aloud(_Aside, frozen=True, tag=True):
     line: str
 
 
-FromSupervisor = Standing | Ending
+FromSupervisor = Begin | Standing | Ending
 FromCandidate = LeaderSeen | RunOver | Aloud

@@ -1,6 +1,6 @@
 """The candidate of a node: it seeks the lead of the job, and leads it while it has it.
 
-Started by the supervisor as ``python -P -m closeranks.cluster.candidate FOLDER FD PARENT_PID BOOT ENDS``. It holds
+Started by the supervisor as ``python -P -m closeranks.cluster.candidate FOLDER FD PARENT_PID``. It holds
 no worker and no state that could not be learned again, so nothing is lost with it.
 """
 
@@ -53,10 +53,10 @@ class Boot(NamedTuple):
 class Candidate:
     """One candidate process."""
 
-    def __init__(self, identity: Identity, options: RunOptions, boot: Boot, link: socket.socket) -> None:
+    def __init__(self, identity: Identity, options: RunOptions, link: socket.socket) -> None:
         self._identity = identity
         self._options = options
-        self._boot = boot
+        self._boot = Boot("", 0)
         self._link = Link(link, self._hear, self._parent_gone, aside.FromSupervisor)
         self._link.on_closed = lambda: self._parent_gone("the supervisor is gone")
         self._follows = 0
@@ -64,11 +64,13 @@ class Candidate:
         self._tenure: Tenure | None = None
         self._coordinator: Coordinator | None = None
         self._reign: asyncio.Task[None] | None = None
+        self._begun = asyncio.Event()
         self._ending = asyncio.Event()
         self._reason = "the first"
 
     async def run(self) -> None:
         """Until the run is over, here and as far as it depends on us."""
+        await self._begun.wait()
         fixed = meeting_point(self._options)
         if fixed is not None and self._identity.rank != 0:
             self._link.send(aside.LeaderSeen(epoch=_STATIC_EPOCH, node="n0", address=fixed))
@@ -99,6 +101,9 @@ class Candidate:
 
     def _hear(self, word: aside.FromSupervisor) -> None:
         match word:
+            case aside.Begin():
+                self._boot = Boot(word.supervisor, word.before)
+                self._begun.set()
             case aside.Standing():
                 self._follows = word.follows
                 if self._tenure is not None:
@@ -190,11 +195,11 @@ class Candidate:
 
 
 async def _be(argv: list[str]) -> None:
-    folder, fd, (node_boot, ends) = Path(argv[0]), int(argv[1]), argv[3:]
+    folder, fd = Path(argv[0]), int(argv[1])
     options = read_run_file(folder).options
     link = socket.socket(fileno=fd)
     link.setblocking(False)
-    await Candidate(identity_of(options, os.environ), options, Boot(node_boot, int(ends)), link).run()
+    await Candidate(identity_of(options, os.environ), options, link).run()
 
 
 def main(argv: list[str]) -> int:

@@ -9,26 +9,69 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from closeranks.cluster import aside
 from closeranks.run.context import Context
 from closeranks.run.links import Link
 
-_AGAIN_S: Final = 0.05  # after the first end; doubled each time
-_AGAIN_MAX_S: Final = 5.0
+_AGAIN_S: Final = 1.0  # to the next start, when there was none to take over
+
+
+class _Process:
+    """One candidate process, and our end of its socket."""
+
+    def __init__(self, folder: Path, on_aside: Callable[[Any], None], on_ended: Callable[[_Process], None]) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs, (folder / "logs" / "candidate.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "closeranks.cluster.candidate"),
+                    *(str(folder), str(theirs.fileno()), str(os.getpid())),
+                ],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._socket = ours
+        self._link = Link(ours, on_aside, lambda _reason: on_ended(self), aside.FromCandidate)
+        self._link.on_closed = lambda: on_ended(self)
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def send(self, word: aside.FromSupervisor) -> None:
+        """Tell it."""
+        self._link.send(word)
+
+    def wait(self, within_s: float) -> None:
+        """Blocks until it has ended, or not any longer."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(within_s)
+
+    def end(self) -> None:
+        """It has certainly ended when this returns."""
+        self._link.close()
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
 
 
 class CandidateLink:
-    """At most one candidate at a time. ``on_aside`` hears what it says."""
+    """The candidate of this node, and one more that waits to take its place. ``on_aside`` hears what it says."""
 
     def __init__(self, context: Context, boot: str, on_aside: Callable[[Any], None]) -> None:
         self._context = context
         self._boot = boot
         self._on_aside = on_aside
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
-        self._link: Link | None = None
+        self._active: _Process | None = None
+        self._waiting: _Process | None = None
         self._ends = 0
         self._follows = 0
         self._closed = False
@@ -36,68 +79,67 @@ class CandidateLink:
         self.on_lost: Callable[[], None] = lambda: None  # it ended, and there will be no other
 
     def start(self) -> None:
-        """Start one. It is told which candidates of this node have ended: they lead no more."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        arguments = [str(self._context.folder), str(theirs.fileno()), str(os.getpid()), self._boot, str(self._ends)]
-        with theirs, (self._context.folder / "logs" / "candidate.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "closeranks.cluster.candidate", *arguments],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._context.candidate_pid = self._process.pid
-        self._socket = ours
-        self._link = Link(ours, self._on_aside, self._broken, aside.FromCandidate)
-        self._link.on_closed = self._ended
-        self._link.send(aside.Standing(follows=self._follows))
+        """Start one, and the one that waits."""
+        self._promote(self._new())
 
     def stand(self, follows: int) -> None:
         """Which epoch this node hears; told when it changes."""
         if follows != self._follows:
             self._follows = follows
-            if self._link is not None:
-                self._link.send(aside.Standing(follows=follows))
+            if self._active is not None:
+                self._active.send(aside.Standing(follows=follows))
 
     async def finish(self, within_s: float) -> None:
         """The run is over here: a candidate that leads sees to the other nodes first."""
         self._closed = True
-        if self._link is None or self._process is None:
-            return
-        self._link.send(aside.Ending())
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(self._process.wait, within_s)
-        self._let_go()
+        if self._active is not None:
+            self._active.send(aside.Ending())
+            await asyncio.to_thread(self._active.wait, within_s)
+        for process in (self._active, self._waiting):
+            if process is not None:
+                process.end()
+        self._active = self._waiting = None
+        self._context.candidate_pids = frozenset()
 
-    def _broken(self, reason: str) -> None:
-        self._context.say(f"closeranks: the candidate of this node is ended: {reason}")
-        self._ended()
+    def _new(self) -> _Process:
+        return _Process(self._context.folder, self._on_aside, self._ended)
 
-    def _ended(self) -> None:
-        """Its end of the socket is closed: see that it is gone for certain before another one is told so."""
+    def _promote(self, process: _Process) -> None:
+        """This one is the candidate now: it hears which of this node have ended, for they lead no more."""
+        self._active = process
+        process.send(aside.Begin(supervisor=self._boot, before=self._ends))
+        process.send(aside.Standing(follows=self._follows))
+        if self.replace:
+            self._waiting = self._new()
+        self._tell_pids()
+
+    def _tell_pids(self) -> None:
+        processes = (self._active, self._waiting)
+        self._context.candidate_pids = frozenset(p.pid for p in processes if p is not None)
+
+    def _ended(self, process: _Process) -> None:
+        """Its end of the socket is closed."""
         if self._closed:
             return
-        self._let_go()
+        process.end()
+        if process is self._waiting:
+            self._waiting = None
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._wait_again)
+            return
         self._ends += 1
+        self._active = None
         if not self.replace:
             self.on_lost()
-            return
-        wait_s = min(_AGAIN_S * 2 ** (self._ends - 1), _AGAIN_MAX_S)
-        asyncio.get_running_loop().call_later(wait_s, self._start_again)
+        elif self._waiting is not None:
+            self._promote(self._waiting)
+        else:
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._start_again)
+
+    def _wait_again(self) -> None:
+        if not self._closed and self._waiting is None and self._active is not None:
+            self._waiting = self._new()
+            self._tell_pids()
 
     def _start_again(self) -> None:
-        if not self._closed:
-            self.start()
-
-    def _let_go(self) -> None:
-        if self._link is not None and self._socket is not None:
-            self._link.close()
-            self._socket.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._context.candidate_pid = None
-        self._link = self._socket = self._process = None
+        if not self._closed and self._active is None:
+            self._promote(self._new())

@@ -27,6 +27,7 @@ from closeranks.decide.protocol import (
 from closeranks.decide.state import Stage
 
 _ENDED_KEPT = 256
+_WAITING = frozenset({Stage.PAUSED, Stage.WARM, Stage.STARTED, Stage.JOINED, Stage.FINISHED})
 
 
 class Known:
@@ -48,13 +49,13 @@ class Known:
         return tuple(self._ended.values())
 
     def acting(self) -> frozenset[int]:
-        """Members that have not paused."""
-        waiting = (Stage.PAUSED, Stage.WARM, Stage.STARTED, Stage.JOINED)
-        return frozenset(k.proc for k in self.procs if k.stage not in waiting)
+        """Processes that may be at work on the job: they have not paused."""
+        return frozenset(k.proc for k in self.procs if k.stage not in _WAITING)
 
     def interrupted(self, proc: int) -> None:
-        """The node itself told the process to leave its attempt."""
-        self._set(proc, stage=Stage.INTERRUPTED.value)
+        """The process was told to leave its attempt; one that waits already has nothing more to say."""
+        if proc in self.acting():
+            self._set(proc, stage=Stage.INTERRUPTED.value)
 
     def _set(self, number: int, **changes: object) -> None:
         known = self._procs.get(number)

@@ -67,6 +67,7 @@ class Member:
         self._welcome: words.Welcome | None = None
         self._beats: dict[int, float] = {}  # sent and not answered: number to time
         self._beat = 0
+        self._granted_beat = 0  # newest whose grant has arrived, of the leader that is followed
         self._next_beat_s = 0.0
         self._closed: list[words.ClosedHere] = []
         self._closed_step = -1
@@ -88,9 +89,8 @@ class Member:
         births.open_store = self._stores.elsewhere
         here = words.Address(host=self._identity.host, port=0)
         try:
-            self._probes = await answer_probes(
-                here, self._identity.keys, Supervisor(self._identity.node, self._identity.boot)
-            )
+            own = Supervisor(self._identity.node, self._identity.boot)
+            self._probes = await answer_probes(here, self._identity.keys, own)
         except OSError as error:
             return f"node {self._identity.node}: {error}; name another address with --interface"
         self._candidate.replace = self._elected
@@ -102,13 +102,11 @@ class Member:
 
     def _note_start(self) -> None:
         identity, options = self._identity, self._context.options
-        first = identity.rank * options.slots if identity.rank < options.nnodes else options.seats
         self._context.note(
             NodeStarted(
                 rank=identity.rank,
                 nodes=options.nnodes,
                 slots=options.slots,
-                seats=tuple(range(first, min(first + options.slots, options.seats))),
                 boot=identity.boot,
                 hostname=identity.hostname,
             )
@@ -242,6 +240,7 @@ class Member:
             return
         self._welcome = word
         self._beats.clear()
+        self._granted_beat = 0
         self._context.term = max(self._context.term, word.term)
         connection.send(self._report())
         for fact in self._stop:
@@ -290,6 +289,7 @@ class Member:
     def _granted(self, word: words.Granted, welcome: words.Welcome) -> None:
         sent_s = self._beats.pop(word.number, None)
         if sent_s is not None:
+            self._granted_beat = word.number
             if welcome.epoch != self._followed:
                 self._followed = welcome.epoch
                 self._context.note(CoordinatorFollowed(epoch=welcome.epoch, leader=welcome.leader))
@@ -332,6 +332,7 @@ class Member:
             words.Beat(
                 number=self._beat,
                 sent_ns=time.monotonic_ns(),
+                granted=self._granted_beat,
                 signs=self._parts.watch.signs(),
                 closed=closed,
                 open_step=self._parts.watch.newest_open_step(),
@@ -356,9 +357,12 @@ class Member:
         self._order = order
 
     def _interrupt(self) -> None:
+        acting = self._known.acting()
         for worker in self._members():
-            worker.send(messages.Interrupt(term=self._context.term, reason="this node has no word from a coordinator"))
-            self._known.interrupted(worker.proc)
+            if worker.proc in acting:
+                reason = "this node has no word from a coordinator"
+                worker.send(messages.Interrupt(term=self._context.term, reason=reason))
+                self._known.interrupted(worker.proc)
 
     def _fence(self) -> None:
         acting = self._known.acting()
@@ -377,8 +381,7 @@ class Member:
         self._say(words.Reached(nonce=word.nonce, problem=problem))
 
     async def _probe(self, word: words.Probe) -> None:
-        wanted = Supervisor(word.node, word.boot)
-        found = await probe(word.address, self._identity.keys, wanted, _PROBE_S)
+        found = await probe(word.address, self._identity.keys, Supervisor(word.node, word.boot), _PROBE_S)
         self._say(words.Probed(nonce=word.nonce, finding=found.finding.value, detail=found.detail))
 
     async def _confirm(self, proc: int) -> None:

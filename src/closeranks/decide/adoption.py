@@ -7,11 +7,12 @@ newer term. Members of nodes that do not answer yet count as present: they come 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import zip_longest
 
 import msgspec
 from msgspec.structs import replace
 
-from closeranks.decide import endings, exits, membership, nodes, reports, trouble
+from closeranks.decide import membership, nodes, reports, trouble
 from closeranks.decide.budgets import Ledger
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.memo import Memo, on_clock
@@ -20,6 +21,8 @@ from closeranks.decide.protocol import Decision, EndAfterStep, KnownProc, LetLea
 from closeranks.decide.state import Group, Life, Node, Proc, Settings, Stage, State
 from closeranks.decide.turn import Turn
 from closeranks.events import CoordinatorBegan
+
+_MEANWHILE = "while there was no coordinator"
 
 
 class KnownNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +39,6 @@ class KnownNode(msgspec.Struct, frozen=True, kw_only=True):
 class Known(msgspec.Struct, frozen=True, kw_only=True):
     """All that a new coordinator knows."""
 
-    epoch: int
     leader: str  # node of the new coordinator
     reason: str  # why there is a new one
     term: int  # the newest in the record, 0: none
@@ -78,6 +80,7 @@ def _carried(settings: Settings, known: Known, now_s: float) -> State:
         term=max([known.term, old.term, *(p.term for p in procs)]),
         next_proc=known.next_proc,
         next_incident=max(old.next_incident, known.incidents + 1),
+        shrunk_to=old.shrunk_to or (len(known.members) if 0 < len(known.members) < settings.seats else 0),
         procs={},
         nodes=_nodes(known, old),
         lost_nodes={name: node for name, node in old.lost_nodes.items() if name not in {n.name for n in known.nodes}},
@@ -104,12 +107,12 @@ def _nodes(known: Known, old: State) -> dict[str, Node]:
 
 
 def _incarnations(known: Known, old: State, procs: list[KnownProc]) -> tuple[int, ...]:
-    newest = [max(numbers) for numbers in zip(known.incarnations, old.incarnations or known.incarnations, strict=True)]
+    # The memo reaches every node before the decisions of its state do: it knows of all that was ever started.
+    newest = list(map(max, zip_longest(known.incarnations, old.incarnations, fillvalue=0)))
     for proc in procs:
         if proc.seat is not None and proc.seat < len(newest):
             newest[proc.seat] = max(newest[proc.seat], proc.incarnation or 0)
-    # The last coordinator may have given one more to each seat, of which nobody who is here has heard.
-    return tuple(number + 1 for number in newest)
+    return tuple(newest)
 
 
 def _group(known: Known, old: State, now_s: float) -> Group:
@@ -146,24 +149,29 @@ def _start_over(turn: Turn, known: Known) -> None:
 def _take_over(turn: Turn, known: Known) -> None:
     missing = _seat_members(turn, known)
     ended = tuple(fact for node in known.nodes for fact in node.ended)
-    fates = {proc.proc: reports.how_it_ended(proc, ended) for proc in missing}
+    gone = [(proc, reports.how_it_ended(proc, ended)) for proc in missing]
     members = [p for p in membership.occupants(turn.state).values() if p not in missing]
-    left = all(fact.code == 0 for fact in fates.values())
-    if left and all(p.stage is Stage.FINISHED for p in members):
-        _leave(turn, missing)
+    before = known.memo.state.life if known.memo is not None and _same_group(known) else Life.RUNNING
+    all_over = all(fact.code == 0 for _, fact in gone) and all(p.stage is Stage.FINISHED for p in members)
+    if before is Life.LEAVING or all_over:
+        turn.update(life=Life.LEAVING)
+        reports.meet_losses(turn, gone, Seen.COORDINATOR, _MEANWHILE)
+        if turn.state.life is Life.LEAVING:
+            turn.decide(LetLeave())
         return
-    if known.memo is not None and _same_group(known) and known.memo.state.life is Life.CLEARING:
+    if before is Life.CLEARING:
+        for proc in missing:
+            turn.drop(proc)
         for proc in missing:
             turn.drop(proc)
         trouble.clear_again(turn, "the coordinator was lost while the group was to end")
         return
     if not missing and all(p.stage in (Stage.STARTED, Stage.JOINED) for p in members) and not _silent(turn):
         turn.update(life=Life.JOINING, term=turn.state.term + 1)
-        turn.update_group(term=0)
-        membership.begin_when_joined(turn)
+        turn.update_group(term=0, joined_s=None)
+        reports.seats_joined(turn)
         return
-    if missing:
-        _meet_losses(turn, missing, fates)
+    reports.meet_losses(turn, gone, Seen.COORDINATOR, _MEANWHILE)
     _go_on(turn)
 
 
@@ -185,11 +193,12 @@ def _seat_members(turn: Turn, known: Known) -> list[Proc]:
         turn.put(proc)
         if proc.stage is Stage.INTERRUPTED:
             missing.append(proc)
-    seats = {p.seat for p in missing if p.seat is not None} if turn.state.group.looped else set()
-    for stray, node in sorted(told.values(), key=lambda item: -item[0].proc):  # the newest take the seats
-        reports.take_stray(turn, stray, node, frozenset(seats))
-        if stray.proc in turn.state.procs and turn.state.procs[stray.proc].stage is not Stage.DOOMED:
-            seats.discard(stray.seat if stray.seat is not None else -1)
+    seats = {p.seat for p in missing} if turn.state.group.looped else set()
+    for number in sorted(told, reverse=True):  # the newest take the seats
+        stray, name = told[number]
+        reports.take_stray(turn, stray, name, seats)
+        if turn.state.procs[number].stage is not Stage.DOOMED:
+            seats.discard(stray.seat)
     return missing
 
 
@@ -217,40 +226,7 @@ def _unheard(turn: Turn, known: Known, seat: int) -> Proc:
     )
 
 
-def _meet_losses(turn: Turn, missing: list[Proc], fates: dict[int, ProcEnded]) -> None:
-    """Members ended while there was no coordinator."""
-    members = membership.occupants(turn.state).values()
-    if all(p in members for p in missing) and (len(missing) == 1 or all(f.code == 0 for f in fates.values())):
-        for proc in missing:
-            if turn.state.life is not Life.ENDED:
-                exits.ended(turn, turn.state.procs[proc.proc], fates[proc.proc])
-        return
-    first = next((f for f in fates.values() if f.code or f.signal), fates[missing[0].proc])
-    told = ", ".join(exits.account(proc, fates[proc.proc]) for proc in missing)
-    found = Trouble(
-        seen=Seen.COORDINATOR,
-        detail=f"while there was no coordinator, {told}",
-        seats=tuple(sorted(p.seat for p in missing if p.seat is not None)),
-        code=first.code,
-        signal=first.signal,
-        crash=first.crash,
-    )
-    trouble.meet(turn, found, gone=tuple(missing))
-
-
 # --- going on ---------------------------------------------------------------------------------------------------
-
-
-def _leave(turn: Turn, missing: list[Proc]) -> None:
-    for proc in missing:
-        turn.drop(proc)
-    if membership.occupants(turn.state):
-        endings.leave_if_finished(turn)
-        if turn.state.life is not Life.LEAVING:
-            turn.enter(Life.LEAVING)
-            turn.decide(LetLeave())
-    else:
-        endings.complete(turn, "every seat finished and left")
 
 
 def _go_on(turn: Turn) -> None:

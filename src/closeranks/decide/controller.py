@@ -52,10 +52,10 @@ def initial(settings: Settings) -> State:
     Raises:
         ValueError: the settings cannot be met.
     """
-    if settings.seats < 1 or settings.spares < 0 or settings.nodes_needed < 0:
+    if settings.seats < 1 or settings.spares < 0 or not 0 <= settings.nodes_min <= settings.nodes_needed:
         raise ValueError(
-            f"expected seats >= 1, spares >= 0 and nodes_needed >= 0, "
-            f"got {settings.seats}, {settings.spares} and {settings.nodes_needed}"
+            f"expected seats >= 1, spares >= 0 and 0 <= nodes_min <= nodes_needed, got {settings.seats}, "
+            f"{settings.spares}, {settings.nodes_min} and {settings.nodes_needed}"
         )
     return State(settings=settings, ledger=Ledger(limits=settings.limits), pace=Pace())
 
@@ -94,15 +94,8 @@ def _joined(turn: Turn, fact: ProcJoined) -> None:
         return
     turn.update(library=True)
     turn.stage(proc, Stage.JOINED)
-    if proc.seat is None or turn.state.life is not Life.JOINING:
-        return
-    if turn.state.group.joined_s is None:
-        turn.update_group(joined_s=turn.now_s)
-        membership.refill_spares(turn)
-    if turn.state.group.exited:
-        exits.refuse_without_join(turn)
-        return
-    membership.begin_when_joined(turn)
+    if proc.seat is not None and turn.state.life is Life.JOINING:
+        exits.seat_joined(turn)
 
 
 def _ready(turn: Turn, fact: ProcReady) -> None:

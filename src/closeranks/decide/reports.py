@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec.structs import replace
 
 from closeranks.decide import endings, exits, membership, nodes, trouble
@@ -54,12 +56,14 @@ def how_it_ended(proc: Proc, ended: tuple[ProcEnded, ...]) -> ProcEnded:
     return next((fact for fact in ended if fact.proc == proc.proc), unseen)
 
 
-def take_stray(turn: Turn, known: KnownProc, node: str, vacant: frozenset[int]) -> None:
+def take_stray(turn: Turn, known: KnownProc, node: str, vacant: Collection[int | None]) -> None:
     """A process that the coordinator had not known: a spare, a newcomer for a vacant seat, or one that must end."""
     proc = as_told(known, node, turn.now_s)
     fresh = proc.stage in _NOT_SEATED
     if fresh and (known.seat is None or (known.newcomer and known.seat in vacant)):
         turn.put(replace(proc, term=turn.state.term + 1))
+        if known.seat is not None:
+            membership.note_place(turn, known.seat, node)
     else:
         membership.isolate(turn, proc, "it belongs to no seat of the newest term", capture_stack=False)
 
@@ -73,17 +77,38 @@ def back(turn: Turn, fact: NodeBack) -> None:
     told = {known.proc: known for known in fact.procs}
     expected = [p for p in turn.state.procs.values() if p.node == node.name]
     astray = [p for p in expected if p.proc in told and not _take(turn, p, told[p.proc])]
-    for number in told.keys() - {p.proc for p in expected}:
-        vacant = frozenset(membership.empty_seats(turn.state))
-        take_stray(turn, told[number], node.name, vacant)
-    for proc in expected:
-        if proc.proc not in told and turn.state.life is not Life.ENDED:
-            exits.ended(turn, turn.state.procs[proc.proc], how_it_ended(proc, fact.ended))
+    for number in sorted(told.keys() - {p.proc for p in expected}):
+        take_stray(turn, told[number], node.name, membership.empty_seats(turn.state))
+    gone = [(p, how_it_ended(p, fact.ended)) for p in expected if p.proc not in told]
+    meet_losses(turn, gone, Seen.SILENCE, f"while {node.name} was out of reach")
     if astray and turn.state.life not in (Life.GATHERING, Life.CLEARING, Life.ENDED):
         seats = sorted(p.seat for p in astray if p.seat is not None)
         detail = f"{node.name} was out of reach, its seats {seats} are not where the others are"
         trouble.meet(turn, Trouble(seen=Seen.SILENCE, detail=detail))
     _go_on(turn, node.name)
+
+
+def meet_losses(turn: Turn, gone: list[tuple[Proc, ProcEnded]], seen: Seen, while_: str) -> None:
+    """Processes ended unheard: one member's end counts as if it was heard of now; several lost at once are one loss."""
+    lost = [(proc, fact) for proc, fact in gone if proc.seat is not None and proc.stage is not Stage.DOOMED]
+    members = membership.occupants(turn.state).values()
+    plain = len(lost) == 1 or all(fact.code == 0 for _, fact in lost)
+    at_once = turn.state.life is not Life.LEAVING and not (plain and all(proc in members for proc, _ in lost))
+    for proc, fact in gone:
+        if turn.state.life is not Life.ENDED and not (at_once and (proc, fact) in lost):
+            exits.ended(turn, turn.state.procs[proc.proc], fact)
+    if not at_once or turn.state.life is Life.ENDED:
+        return
+    first = next((fact for _, fact in lost if fact.code or fact.signal), lost[0][1])
+    found = Trouble(
+        seen=seen,
+        detail=f"{while_}, {', '.join(exits.account(proc, fact) for proc, fact in lost)}",
+        seats=tuple(sorted(proc.seat for proc, _ in lost if proc.seat is not None)),
+        code=first.code,
+        signal=first.signal,
+        crash=first.crash,
+    )
+    trouble.meet(turn, found, gone=tuple(turn.state.procs[proc.proc] for proc, _ in lost))
 
 
 def _take(turn: Turn, proc: Proc, known: KnownProc) -> bool:
@@ -101,16 +126,25 @@ def _take(turn: Turn, proc: Proc, known: KnownProc) -> bool:
             reason = "the interrupt was not heard while the node was out of reach"
             turn.decide(InterruptTerm(term=told.term, procs=(told.proc,), reason=reason))
         return True
-    if life in (Life.RUNNING, Life.LEAVING):
+    if life is Life.LEAVING:
+        return True  # it may have been interrupted meanwhile; it can leave from there
+    if life is Life.RUNNING:
         return told.stage in IN_STEP and told.term == turn.state.group.term
     return (told.stage, told.term) == (proc.stage, proc.term)
+
+
+def seats_joined(turn: Turn) -> None:
+    """Do what the first of a group's seats to join brings about, if one has."""
+    if any(p.stage is Stage.JOINED for p in membership.occupants(turn.state).values()):
+        turn.update(library=True)
+        exits.seat_joined(turn)
 
 
 def _go_on(turn: Turn, node: str) -> None:
     """Do what had to wait for the node."""
     life = turn.state.life
     if life is Life.JOINING:
-        membership.begin_when_joined(turn)
+        seats_joined(turn)
     elif life is Life.RUNNING:
         membership.note_arrival(turn)
         endings.leave_if_finished(turn)

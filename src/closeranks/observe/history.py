@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -192,11 +191,16 @@ def _closed_s(step: StepClosed) -> float:
 
 def _work(steps: Sequence[StepClosed]) -> list[tuple[Span, Category]]:
     """Steps that follow each other, as one stretch of work each."""
-    found = []
-    for repeated, group in itertools.groupby(steps, key=lambda step: step.repeated):
-        run = list(group)
-        category = Category.REPEATED if repeated else Category.USEFUL
-        found.append((Span(run[0].began_mono_s, run[-1].closed_mono_s), category))
+    found: list[tuple[Span, Category]] = []
+    newest = -1
+    for step in steps:
+        category = Category.REPEATED if step.repeated else Category.USEFUL
+        # A group that went back again worked in between as little as one that did so for the first time.
+        if found and found[-1][1] is category and step.step > newest:
+            found[-1] = (found[-1][0]._replace(end_s=step.closed_mono_s), category)
+        else:
+            found.append((Span(step.began_mono_s, step.closed_mono_s), category))
+        newest = step.step
     return found
 
 

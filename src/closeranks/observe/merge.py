@@ -7,11 +7,23 @@ ends of processes that others speak of are put in its place, so that every secon
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from closeranks.events import Account, AnyEvent, Category, Record, RunEnded, RunStarted, StepClosed
+from closeranks.events import (
+    Account,
+    AnyEvent,
+    Category,
+    Event,
+    NodeAccepted,
+    NodeGone,
+    Record,
+    RunEnded,
+    RunStarted,
+    StepClosed,
+)
 from closeranks.observe.clocks import Clock, Clocks, clocks_of
 from closeranks.observe.history import is_of_several_nodes
 from closeranks.observe.missing import absent_nodes, missing_journals, placed_by_wall, told_nothing, unread_decisions
@@ -132,12 +144,15 @@ def _mono_s(record: Record) -> float:
 
 def _in_job_time(record: Record, clock: Clock, job_s: float) -> Record:
     event = record.event
-    changes: dict[str, object] = {
-        name: clock.job_s(getattr(event, name)) for name in event.__struct_fields__ if name.endswith("_mono_s")
-    }
+    changes: dict[str, object] = {name: clock.job_s(getattr(event, name)) for name in _instants_in(type(event))}
     if isinstance(event, Account):
         changes["seconds"] = _scaled(event, clock)
     return _with_event(record, _changed(event, changes) if changes else event, job_s)
+
+
+@functools.cache
+def _instants_in(kind: type[Event]) -> tuple[str, ...]:
+    return tuple(name for name in kind.__struct_fields__ if name.endswith("_mono_s"))
 
 
 def _scaled(account: Account, clock: Clock) -> dict[Category, float]:
@@ -207,13 +222,33 @@ def _started_once(records: Iterable[Record]) -> Iterator[Record]:
 
 
 def _ended_once(records: Iterable[Record], journals: Sequence[NodeJournal]) -> Iterator[Record]:
-    """The job ended when its newest coordinator said so, or else when the last node gave up."""
+    """The job ended when its newest coordinator said so, or else when all nodes that still belonged to it had ended."""
     records = tuple(records)
-    newest = max((r.stamp.epoch for r in records if r.stamp is not None), default=0)
-    ends = [r for r in records if isinstance(r.event, RunEnded)]
-    told = [r for r in ends if r.stamp is not None and r.stamp.epoch == newest]
-    if not told and all(isinstance(journal.records[-1].event, RunEnded) for journal in journals):
-        told = ends[-1:]
+    end = _decided_end(records) or _common_end(records, journals)
     for record in records:
-        if not isinstance(record.event, RunEnded) or record is (told[-1] if told else None):
+        if not isinstance(record.event, RunEnded) or record is end:
             yield record
+
+
+def _decided_end(records: Sequence[Record]) -> Record | None:
+    newest = max((record.stamp.epoch for record in records if record.stamp is not None), default=0)
+    told = (r for r in records if isinstance(r.event, RunEnded) and r.stamp is not None and r.stamp.epoch == newest)
+    return max(told, key=_mono_s, default=None)
+
+
+def _common_end(records: Sequence[Record], journals: Sequence[NodeJournal]) -> Record | None:
+    """The coordinator's node knows best why; a node that was given up may have ended for a reason of its own."""
+    gone: set[str] = set()
+    leader = ""
+    for record in records:
+        if isinstance(record.event, NodeGone):
+            gone.add(record.event.node)
+        elif isinstance(record.event, NodeAccepted):
+            gone.discard(record.event.node)
+        leader = record.stamp.node if record.stamp is not None else leader
+    last = {journal.node: journal.records[-1].event for journal in journals}  # of its newest boot
+    belonging = (last.keys() - gone) or last.keys()
+    if not all(isinstance(last[node], RunEnded) for node in belonging):
+        return None
+    ends = (r for r in records if isinstance(r.event, RunEnded) and r.node in belonging)
+    return max(ends, key=lambda record: (record.node == leader, record.mono_s), default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -27,12 +28,11 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     hostname: str  # "" where unknown, like ``boot``
     boot: str
     slots: int | None
-    first_seats: tuple[int, ...]  # at the start; none on a spare node
     journal: str  # where it was found; "" for none
     from_s: float | None  # first and last record
     to_s: float | None
     clock: str  # how its times were placed; "" without a journal
-    decisions_missed: int  # that other journals hold between its first and its last record
+    decisions_missed: int  # that others heard between the first that it heard and its last record, or its being gone
     events: tuple[str, ...]  # accepted, cut off, gone, ended: what became of it, in order
 
 
@@ -42,7 +42,7 @@ class CoordinatorRow(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     node: str
     at_s: float  # of its first decision, since the job began
-    reason: str  # "" if its first record is in no journal at hand
+    reason: str  # "" if no journal at hand tells
 
 
 class Sitting(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,10 +62,13 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True):
     sittings: tuple[Sitting, ...] = ()
 
 
+NO_NODES: Final = Nodes()
+
+
 def nodes_of(merged: Merged) -> Nodes:
     """Look at a merged stream and the journals that it came from."""
     if merged.clocks is None:
-        return Nodes()
+        return NO_NODES
     began_s = merged.records[0].mono_s
     rows = [_row(merged, number, began_s) for number in range(len(merged.journals))]
     rows += [_absent(merged, node, began_s) for node in merged.absent]
@@ -74,11 +77,6 @@ def nodes_of(merged: Merged) -> Nodes:
         coordinators=tuple(_coordinators(merged.records, began_s)),
         sittings=tuple(_sittings(merged.records, began_s)),
     )
-
-
-def seat_text(sittings: Sequence[Sitting], seat: int) -> str:
-    """``n1, n2``: the nodes that a seat was on, in order."""
-    return ", ".join(sitting.node or "unknown" for sitting in sittings if sitting.seat == seat)
 
 
 def seats_on(sittings: Sequence[Sitting], node: str) -> str:
@@ -94,6 +92,11 @@ def seats_on(sittings: Sequence[Sitting], node: str) -> str:
         when = " ".join(part for part in (since, until) if part)
         texts.append(f"{sitting.seat} ({when})" if when else str(sitting.seat))
     return ", ".join(texts)
+
+
+def span_text(row: NodeRow) -> str:
+    """From when to when a node's journal tells."""
+    return "missing" if row.from_s is None or row.to_s is None else f"{row.from_s:.1f} to {row.to_s:.1f}"
 
 
 def coordinator_text(row: CoordinatorRow) -> str:
@@ -118,26 +121,22 @@ def _row(merged: Merged, number: int, began_s: float) -> NodeRow:
         hostname="" if started is None else started.hostname,
         boot=boot,
         slots=None if started is None else started.slots,
-        first_seats=() if started is None else started.seats,
         journal=journal.source,
         from_s=min(times_s),
         to_s=max(times_s),
         clock=how,
-        decisions_missed=_missed(merged.records, journal, min(times_s) + began_s, max(times_s) + began_s),
+        decisions_missed=_missed(merged.records, journal, max(times_s) + began_s, boot),
         events=tuple(text for _, text in sorted(told)),
     )
 
 
 def _absent(merged: Merged, node: str, began_s: float) -> NodeRow:
     accepted = [r.event for r in merged.records if isinstance(r.event, NodeAccepted) and r.event.node == node]
-    terms = [r.event for r in merged.records if isinstance(r.event, TermBegan)]
-    first = terms[0].nodes if terms else ()
     return NodeRow(
         node=node,
         hostname="",
         boot=accepted[-1].boot if accepted else "",
         slots=accepted[-1].slots if accepted else None,
-        first_seats=tuple(seat for seat, name in enumerate(first) if name == node),
         journal="",
         from_s=None,
         to_s=None,
@@ -167,31 +166,36 @@ def _told_of(records: Sequence[Record], node: str, boot: str, began_s: float) ->
         yield at_s, f"{at_s:.1f} s: {'accepted' if isinstance(event, NodeAccepted) else f'gone, {event.detail}'}"
 
 
-def _missed(records: Sequence[Record], journal: NodeJournal, from_s: float, to_s: float) -> int:
-    heard = {(record.stamp.epoch, record.stamp.seq) for record in journal.records if record.stamp is not None}
-    return sum(
-        record.stamp is not None
-        and from_s <= record.mono_s <= to_s
-        and (record.stamp.epoch, record.stamp.seq) not in heard
-        for record in records
-    )
+def _missed(records: Sequence[Record], journal: NodeJournal, to_s: float, boot: str) -> int:
+    heard = {_key(record) for record in journal.records if record.stamp is not None}
+    decided = [record for record in records if record.stamp is not None]
+    first = next((number for number, record in enumerate(decided) if _key(record) in heard), len(decided))
+    missed, gone = 0, False
+    for record in decided[first:]:
+        event = record.event
+        if isinstance(event, NodeAccepted | NodeGone) and (event.node, event.boot) == (journal.node, boot):
+            gone = isinstance(event, NodeGone)
+        missed += record.mono_s <= to_s and not gone and _key(record) not in heard
+    return missed
+
+
+def _key(record: Record) -> tuple[int, int]:
+    return (0, 0) if record.stamp is None else (record.stamp.epoch, record.stamp.seq)
 
 
 # --- over time --------------------------------------------------------------------------------------------------
 
 
 def _coordinators(records: Sequence[Record], began_s: float) -> Iterator[CoordinatorRow]:
-    seen: set[int] = set()
+    firsts: dict[int, Record] = {}
+    reasons: dict[int, str] = {}
     for record in records:
-        if record.stamp is None or record.stamp.epoch in seen:
-            continue
-        seen.add(record.stamp.epoch)
-        yield CoordinatorRow(
-            epoch=record.stamp.epoch,
-            node=record.stamp.node,
-            at_s=record.mono_s - began_s,
-            reason=record.event.reason if isinstance(record.event, CoordinatorBegan) else "",
-        )
+        if record.stamp is not None:
+            firsts.setdefault(record.stamp.epoch, record)
+            if isinstance(record.event, CoordinatorBegan):
+                reasons[record.stamp.epoch] = record.event.reason
+    for epoch, first in firsts.items():
+        yield CoordinatorRow(epoch=epoch, node=first.node, at_s=first.mono_s - began_s, reason=reasons.get(epoch, ""))
 
 
 def _sittings(records: Sequence[Record], began_s: float) -> Iterator[Sitting]:

@@ -169,9 +169,7 @@ def _describe_life(event: AnyEvent) -> str:
 def _describe_nodes(event: AnyEvent) -> str:
     match event:
         case NodeStarted():
-            place = f"seats {', '.join(map(str, event.seats))}" if event.seats else "a spare node"
-            slots = counted(event.slots, "slot")
-            return f"node {event.rank} of {event.nodes} ({event.hostname}) started: {place}, {slots}"
+            return f"node {event.rank} of {event.nodes} started on {event.hostname}: {counted(event.slots, 'slot')}"
         case CoordinatorBegan():
             return f"coordinator began: {event.reason}"
         case CoordinatorFollowed():

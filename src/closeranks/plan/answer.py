@@ -62,6 +62,9 @@ def _warnings(cluster: Cluster, save: SavePlan, waste: Waste, failures: Failures
         found.append("the interval is shorter than the write: writes queue up and the newest durable save grows older")
     if cluster.saving.mode == "blocking" and cluster.recovery.warm_share:
         found.append("warm recoveries are taken to lose no work")
+    if cluster.fault:
+        kinds = ", ".join(sorted({entry.kind for entry in cluster.fault}))
+        found.append(f"faults of kind {kinds} are left out here; closeranks simulate plays them")
     return tuple(found)
 
 

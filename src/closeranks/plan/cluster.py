@@ -126,6 +126,22 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     utilisation: float = 1.0
 
 
+class FaultEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A kind of trouble that only the simulator plays: so many a day in the whole job, each lasting so long.
+
+    ``factor``: how many times slower (stragglers, slow storage). ``nodes``: how many a reclaim takes.
+    """
+
+    kind: Literal[
+        "crash", "hang", "straggler", "partition", "storage slow", "storage down", "spot", "corruption", "bug"
+    ]
+    per_day: float
+    lasts_s: float = 600.0
+    factor: float = 2.0
+    nodes: int = 1
+    notice_s: float = 0.0
+
+
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that the planner takes. ``given`` names the keys that the user set; all others are assumptions."""
 
@@ -141,6 +157,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     promise: Promise = Promise()
     corruption: Corruption = Corruption()
     scaling: Scaling = Scaling()
+    fault: tuple[FaultEntry, ...] = ()
     given: tuple[str, ...] = ()
 
 
@@ -192,6 +209,11 @@ _BOUNDS: Final[dict[str, tuple[float, float, str]]] = {
     "promise.shortage": (1e-9, 0.5, "a share of time, 0.01 for 1 %"),
     "corruption.per_accelerator_h": (0, 1, "use 0 to leave silent corruption out"),
     "corruption.detection_delay_s": (0, 1e8, "seconds from a corruption to its discovery"),
+    "fault.per_day": (0, 1e5, "faults of this kind a day in the whole job"),
+    "fault.lasts_s": (0, 1e7, "seconds until it is over, or until corruption is found"),
+    "fault.factor": (1, 1e4, "how many times slower"),
+    "fault.nodes": (1, 1e5, "nodes that one reclaim takes"),
+    "fault.notice_s": (0, 1e6, "seconds of warning before a reclaim"),
     "scaling.serial_share": (0, 1, "use 0 for perfect scaling"),
     "scaling.utilisation": (1e-6, 1, "a share, 0.4 for 40 %"),
 }
@@ -214,7 +236,8 @@ def _given(raw: dict[str, Any]) -> tuple[str, ...]:
         if isinstance(value, dict):
             keys += [f"{section}.{name}" for name in value]
         elif isinstance(value, list):
-            keys += [f"{section}.{item.get('name', '')}" for item in value if isinstance(item, dict)]
+            tables = [item for item in value if isinstance(item, dict)]
+            keys += [f"{section}.{item.get('name', item.get('kind', ''))}" for item in tables]
     return tuple(sorted(keys))
 
 

@@ -49,7 +49,7 @@ class Context:
     term: int = 0
     hooks: list[subprocess.Popen[bytes]] = field(default_factory=list)  # running commands of --on-incident
     keeper_pid: int | None = None
-    candidate_pid: int | None = None
+    candidate_pids: frozenset[int] = frozenset()  # of the processes that seek the lead of several nodes
     group: int = -1  # groups started from nothing so far, minus one
     store: Store | None = None
     stops: int = 0  # signals that asked for the end
@@ -72,7 +72,8 @@ class Context:
         """Our own children: workers that are not reaped yet, the zygote, hooks, the keeper."""
         pids = {worker.started.pid for worker in self.workers.values() if worker.ended is None}
         pids |= {hook.pid for hook in self.hooks}
-        pids |= {pid for pid in (self.keeper_pid, self.candidate_pid) if pid is not None}
+        pids |= set() if self.keeper_pid is None else {self.keeper_pid}
+        pids |= self.candidate_pids
         return pids | self.starter.zygote_pids
 
     def say(self, line: str) -> None:

@@ -56,7 +56,7 @@ def claim(folder: Path, options: RunOptions, command: tuple[str, ...]) -> Path:
     try:
         folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
         _require_empty(folder)
-        file = RunFile(run=folder.name, command=command, options=options)
+        file = RunFile(run=options.run_id or folder.name, command=command, options=options)
         # Exclusive creation decides between two runs that claim one folder at the same time.
         with os.fdopen(os.open(folder / "run.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE), "wb") as out:
             out.write(_encode(file))

@@ -13,6 +13,7 @@ import msgspec
 from closeranks.checkpoint import tiers
 from closeranks.checkpoint.retention import Policy
 from closeranks.checkpoint.tiers import Tiers
+from closeranks.decide.partition import Policy as OnPartition
 
 
 class Target(StrEnum):
@@ -37,13 +38,6 @@ class View(StrEnum):
     LIVE = "live"
     TEXT = "text"
     NONE = "none"
-
-
-class OnPartition(StrEnum):
-    """What becomes of the seats of a node that is out of reach."""
-
-    REPLACE = "replace"  # they are given to others as soon as that is safe
-    WAIT = "wait"  # its return is waited for, with everybody's memory kept
 
 
 class UsageError(Exception):
@@ -126,6 +120,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 _SEVERAL = "*"
+_SLURM = "slurm"  # no field: it says where others come from
 
 
 class _Flag(msgspec.Struct, frozen=True):
@@ -239,6 +234,7 @@ _FLAGS: Mapping[str, _Flag] = {
     "--on-partition": _Flag("on_partition", _choice(OnPartition)),
     "--node-patience": _Flag("node_patience_s", _seconds),
     "--probe-command": _Flag("probe_command", str),
+    "--slurm": _Flag(_SLURM, lambda _: True, takes_value=False),
     "--spares": _Flag("spares", lambda text: _integer(text, 0)),
     "--max-restarts": _Flag("max_restarts", lambda text: _integer(text, 0)),
     "--run-dir": _Flag("run_dir", str),
@@ -265,22 +261,23 @@ _FLAGS: Mapping[str, _Flag] = {
 }
 
 
-def parse(argv: Sequence[str], earlier: Callable[[str], RunOptions] | None = None) -> RunOptions:
+def parse(
+    argv: Sequence[str],
+    earlier: Callable[[str], RunOptions] | None = None,
+    slurm: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None,
+) -> RunOptions:
     """Read ``[options] script args...``; everything after the script is the script's.
 
     ``earlier`` reads the options of a run folder: with ``--resume FOLDER`` they hold where nothing else is given.
+    ``slurm`` answers, with ``--slurm``, what is not given and Slurm knows.
 
     Raises:
         HelpAsked: --help stands among the options.
         UsageError: an unknown flag (the nearest known one is named), a bad value, or no script.
     """
-    values: dict[str, object] = {}
-    rest = list(argv)
-    while rest and rest[0].startswith("-") and rest[0] != "-":
-        word = rest.pop(0)
-        if word == "--":
-            break
-        _take_flag(word, rest, values)
+    values, rest = flags_given(argv)
+    if values.pop(_SLURM, False) and slurm is not None:
+        values = {**slurm(values), **values}
     resume = values.get("resume")
     if isinstance(resume, str) and resume != AUTO and earlier is not None:
         # What belongs to one run only is not taken over: its folder, and where it had come from.
@@ -299,6 +296,22 @@ def parse(argv: Sequence[str], earlier: Callable[[str], RunOptions] | None = Non
     _require_meeting(options)
     _require_store(options)
     return options
+
+
+def flags_given(argv: Sequence[str]) -> tuple[dict[str, object], list[str]]:
+    """The values of the flags before the script, by field, and the script with its arguments.
+
+    Raises:
+        HelpAsked, UsageError: as ``parse`` does.
+    """
+    values: dict[str, object] = {}
+    rest = list(argv)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        if word == "--":
+            break
+        _take_flag(word, rest, values)
+    return values, rest
 
 
 def _take_flag(word: str, rest: list[str], values: dict[str, object]) -> None:

@@ -138,7 +138,7 @@ async def _supervise(folder: Path, file: RunFile, zygote: _Zygote, watched: tupl
     signals, lifeline = watched
     options = file.options
     screen = Screen(display_for(options.view, sys.stdout, options.seats, options.spares))
-    with Journal.create(folder / "journal.jsonl", file.run, platform.node()) as journal:
+    with Journal.create(folder / "journal.jsonl", file.run, options.node or platform.node()) as journal:
         context = Context(
             run=file.run,
             folder=folder,

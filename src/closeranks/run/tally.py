@@ -68,4 +68,5 @@ class Tally:
             closed_mono_s=max(mark.closed_ns for mark in marks.values()) / 1e9,
             losses=tuple(loss if math.isfinite(loss) else None for loss in losses),
             repeated=repeated,
+            seats=() if len(self._ours) == self._seats else tuple(sorted(self._ours)),
         )
