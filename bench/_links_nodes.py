@@ -28,6 +28,7 @@ class Node:
         self._beat_s = beat_s
         self._granted = granted
         self._number = 0
+        self._was_granted = False
         self._draw = random.Random(rank)
         keys = Keys(os.environ["TOKEN"])
         self.caller = Caller(keys, FromCoordinator, Hearer(self._up, self._miss), self._draw)
@@ -82,7 +83,8 @@ class Node:
         )
 
     def _hear(self, word: Granted) -> None:
-        if word.number == 1:
+        if not self._was_granted:  # the first may have been lost with its connection
+            self._was_granted = word.number > 0
             self._granted.release()
 
     def _down(self, _end: End) -> None:
