@@ -18,6 +18,7 @@ from closeranks.events import (
     IncidentClosed,
     IncidentOpened,
     NodeAccepted,
+    NodeGone,
     ProcessReady,
     ProcessStarted,
     RunEnded,
@@ -68,12 +69,16 @@ def test_a_frozen_supervisor_finds_its_seat_taken_and_waits_as_a_spare(begin, un
     wait_until_held(run)
     victim = next(node for node in seated(run) if node != run.leader())
     (supervisor,) = run.stand.processes(victim, SUPERVISOR)
-    os.kill(supervisor, signal.SIGSTOP)
-    wait_for(run, lambda: max(seen.term for seen in events_so_far(run, TermBegan)) >= 2)
-    os.kill(supervisor, signal.SIGCONT)
     leader = run.leader()
-    accepted = len([seen for seen in events_at(run, leader, NodeAccepted) if seen.node == victim])
-    wait_for(run, lambda: accepted < len([s for s in events_at(run, leader, NodeAccepted) if s.node == victim]))
+
+    def accepted() -> int:
+        return sum(seen.node == victim for seen in events_at(run, leader, NodeAccepted))
+
+    before = accepted()
+    os.kill(supervisor, signal.SIGSTOP)
+    wait_for(run, lambda: any(seen.node == victim for seen in events_at(run, leader, NodeGone)))
+    os.kill(supervisor, signal.SIGCONT)
+    wait_for(run, lambda: accepted() > before)
     evidence = finish(run)
     assert {seen.outcome for seen in events(evidence, RunEnded)} == {"completed"}
     assert finals(evidence) == undisturbed
