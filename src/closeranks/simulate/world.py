@@ -77,6 +77,7 @@ class World:
         self.store_back_s = 0.0
         self.heals_s = 0.0  # until then members cannot reach each other
         self.tainted_since: int | None = None  # states after this step are corrupt
+        self.trusted_before_s = 0.0  # saves that were taken later are not, since corruption was found
         self.struck_s: float | None = None  # when training was last broken, until it goes on
         self.fleet = Fleet(setup.nodes, setup.spare_nodes)
         self.saves = Saves(setup.tiers)
@@ -348,6 +349,8 @@ class World:
         newest = self.saves.newest()
         if newest is not None and newest.step != self._told_saved:
             self._told_saved = newest.step
+            if self.tape is not None and not self.setup.every_step:
+                self.tape.saved(newest.step, stretch.pause_s, newest.taken_s + stretch.pause_s, self.now_s)
             self.feed(StateSaved(step=newest.step))
 
     def save_now(self, step: int, taken_s: float) -> None:
@@ -376,14 +379,15 @@ class World:
 
     def restore(self, origin: Origin) -> Restored:
         """What a new group begins with, found anew among what is left."""
-        trusted_before_s = self.now_s - self.setup.distrust_s
-        found = self.saves.restore(origin, trusted_before_s)
+        found = self.saves.restore(origin, self.trusted_before_s)
         self.base = found.step
+        if origin is Origin.VERIFIED:
+            self.trusted_before_s = found.taken_s  # should that not be old enough, the next one is older still
         if self.tainted_since is not None:
             if found.step <= self.tainted_since:
                 self.tainted_since = None
-            elif origin is Origin.VERIFIED:  # the corruption was older than what is distrusted: it is found again
-                self.after(self.setup.distrust_s + self.setup.step_s, self._striking.corruption_found)
+            elif origin is Origin.VERIFIED:
+                self.after(self.setup.distrust_s + self.setup.step_s, self._striking.corruption_found, False)
         if self.struck_s is not None:
             self.checks.restored(found, self.struck_s, self.highest)
         return found
