@@ -1,4 +1,4 @@
-"""The comparison of policies for ``closeranks simulate``: runs it with a progress bar, shows and keeps what it found."""
+"""The comparison of policies for ``closeranks simulate``: run with a progress bar, shown, and kept where asked."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _scenario(request: Request) -> Scenario:
     if not request.replayed:
         return scenario
     # The log stands for the losses of nodes; what it cannot know is still drawn.
-    parts = {entry.name for entry in (*request.cluster.part, *request.cluster.domain)}
+    parts = {entry.name for entry in request.cluster.part} | {entry.name for entry in request.cluster.domain}
     left = tuple(source for source in scenario.sources if source.name not in parts)
     return msgspec.structs.replace(scenario, sources=left)
 
@@ -96,9 +96,7 @@ def _run(request: Request, work: Work) -> list[tuple[Outcome, ...]]:
         return run_all(work, seeds, request.processes, lambda count: progress.advance(task, count))
 
 
-def _comparison(
-    request: Request, scenario: Scenario, runs: Sequence[tuple[Outcome, ...]], took_s: float
-) -> Comparison:
+def _comparison(request: Request, scenario: Scenario, runs: Sequence[tuple[Outcome, ...]], took_s: float) -> Comparison:
     by_policy = list(zip(*runs, strict=True))
     results = tuple(
         result_of(policy, outcomes, scenario, _formula(request, policy, scenario))
@@ -131,9 +129,7 @@ def _formula(request: Request, policy: Policy, scenario: Scenario) -> float | No
         return None
     times = times_of(cluster, scenario.mtbf_s)
     interval_s = policy.save_every_s or policy.save_every_steps * cluster.job.step_s
-    return 1 - waste_at(
-        cluster, times, scenario.mtbf_s, interval_s or best_interval_s(cluster, times, scenario.mtbf_s)
-    )
+    return 1 - waste_at(cluster, times, scenario.mtbf_s, interval_s or best_interval_s(cluster, times, scenario.mtbf_s))
 
 
 def _assumed(request: Request) -> tuple[str, ...]:
@@ -239,7 +235,9 @@ def _show_outcome(console: Console, result: Result) -> None:
     console.print(f"{result.name}: {rungs}", highlight=False, markup=False)
     failed = result.outcomes.get("failed", 0)
     if failed:
-        console.print(f"[bold red]{failed} of {result.replicas} runs failed[/]: {escape(result.reasons[0])}", highlight=False)
+        console.print(
+            f"[bold red]{failed} of {result.replicas} runs failed[/]: {escape(result.reasons[0])}", highlight=False
+        )
     if result.broken_promises:
         console.print(
             f"[bold yellow]{result.broken_promises} of {result.replicas} runs broke a promise[/]: {result.promise}",

@@ -50,5 +50,7 @@ def play_twin(run: Path, learned_from: Path, journal: Path | None, *, as_json: b
 def _records(folder: Path) -> tuple[Record, ...]:
     path = folder / JOURNAL_NAME
     if not path.is_file():
-        refuse(f"{folder}: no {JOURNAL_NAME} in it; give the folder of a run, such as DIR/02-drilled/run of a kept drill")
+        refuse(
+            f"{folder}: no {JOURNAL_NAME} in it; give the folder of a run, such as DIR/02-drilled/run of a kept drill"
+        )
     return read(path).records

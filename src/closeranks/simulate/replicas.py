@@ -51,9 +51,7 @@ def _within(strikes: Sequence[Strike], nodes: int) -> list[Strike]:
     return found
 
 
-def run_all(
-    work: Work, seeds: Sequence[int], processes: int, done: Callable[[int], None]
-) -> list[tuple[Outcome, ...]]:
+def run_all(work: Work, seeds: Sequence[int], processes: int, done: Callable[[int], None]) -> list[tuple[Outcome, ...]]:
     """All replicas in the order of their seeds; ``done`` hears how many more are there.
 
     After an interrupt: those that were done by then, in the order of their seeds.

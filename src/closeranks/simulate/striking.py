@@ -74,9 +74,9 @@ class Striking:
             for body in list(world.seats.values()):
                 self._end(body, Scope.DOMAIN)
         for node in taken.job:
-            body = self._body_of(node)
-            if body is not None:
-                self._end(body, scope)
+            struck = self._body_of(node)
+            if struck is not None:
+                self._end(struck, scope)
         return True
 
     def _mend(self) -> None:
@@ -192,7 +192,7 @@ class Striking:
     def corruption_found(self, first: bool) -> None:
         """It is known now, unless a loss took it back before: a check fails on every seat, each with another digest.
 
-        ``first``: what was saved in the last ``distrust_s`` is not trusted; else what was gone back to was not old enough.
+        ``first``: what was saved within ``distrust_s`` is not trusted; else, what was gone back to was not old enough.
         """
         world = self._world
         if world.tainted_since is None:

@@ -1,4 +1,4 @@
-"""The twin of a real drill: the same faults in the virtual cluster, with the phases that another drill was seen to take."""
+"""The twin of a real drill: its faults in the virtual cluster, with times that were seen in a real run."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class World:
         self._facts = 0
         self._chooser = self._new_chooser()
         self.hands = Hands(self)
-        self._striking = Striking(self)
+        self.striking = Striking(self)
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class World:
             self.at(strike.at_s, self._strike, strike)
 
     def _strike(self, strike: Strike) -> None:
-        self._striking.strike(strike)
+        self.striking.strike(strike)
         self._queue_strike()
 
     def _stop(self) -> None:
@@ -206,11 +206,11 @@ class World:
         if self.going != term or self._ended is not None:
             return
         if not self.together(term):
-            self._striking.missed(term)
+            self.striking.missed(term)
             return
         self._accrue()
         if self.struck_s is not None:
-            self.checks.returned(self.now_s - self.struck_s, self.now_s)
+            self.checks.returned(self.now_s - self.struck_s)
             self.struck_s = None
         members = self.members(term)
         if self.tape is not None:
@@ -236,7 +236,7 @@ class World:
         bug = min((step for step in self.bugs if step > after), default=None)
         if bug is not None:
             half_s = self.stretch.step_s / 2
-            self.at(self.stretch.opened_s(bug - 1 - after) + half_s, self._striking.bug, self.stretch, bug)
+            self.at(self.stretch.opened_s(bug - 1 - after) + half_s, self.striking.bug, self.stretch, bug)
         if setup.until and after + 1 >= setup.until:
             self._finish_if_done(self.stretch)
         elif setup.until:
@@ -387,9 +387,10 @@ class World:
             if found.step <= self.tainted_since:
                 self.tainted_since = None
             elif origin is Origin.VERIFIED:
-                self.after(self.setup.distrust_s + self.setup.step_s, self._striking.corruption_found, False)
+                self.after(self.setup.distrust_s + self.setup.step_s, self.striking.corruption_found, False)
         if self.struck_s is not None:
-            self.checks.restored(found, self.struck_s, self.highest)
+            why = "going back behind corruption" if origin is Origin.VERIFIED else "a restart"
+            self.checks.restored(found, self.struck_s, self.highest, why=why)
         return found
 
     # --- saving -------------------------------------------------------------------------------------------------
