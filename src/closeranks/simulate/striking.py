@@ -82,6 +82,7 @@ class Striking:
     def _mend(self) -> None:
         if self._world.fleet.mend(self._world.now_s):
             self._world.hands.nodes_came_back()
+            self._world.look()
 
     def _spot(self, strike: Strike) -> bool:
         """With enough notice the state of right now is saved first."""

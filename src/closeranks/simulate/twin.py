@@ -31,6 +31,7 @@ from closeranks.simulate.timing import Timing
 from closeranks.simulate.world import Setup
 
 _KINDS: Final = {
+    **{kind.value: kind for kind in (Kind.CRASH, Kind.HANG)},
     **dict.fromkeys(("kill", "segfault", "exit_code", "exception", "system_exit"), Kind.CRASH),
     **dict.fromkeys(("freeze", "gil", "block"), Kind.HANG),
 }

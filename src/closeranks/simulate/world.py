@@ -423,6 +423,11 @@ class World:
             self.book.add(self._part, self.now_s - self._since_s)
             self._since_s = self.now_s
 
+    def look(self) -> None:
+        """What the time goes into may have changed without a word to the controller."""
+        self._accrue()
+        self._part = self._part_now()
+
     def _part_now(self) -> Part:
         state = self.state
         if self.struck_s is None and self.highest < 0:
