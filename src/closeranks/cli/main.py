@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Annotated, Final
 
 import typer
@@ -52,6 +51,8 @@ def _unused() -> None:
 
 def _show_version(value: bool) -> None:
     if value:
+        from importlib.metadata import version  # a tenth of a second that no other command has to wait for
+
         typer.echo(f"closeranks {version('closeranks')}")
         raise typer.Exit
 
