@@ -14,9 +14,9 @@ from closeranks.simulate.book import Part
 from closeranks.simulate.policy import UNLIMITED
 from closeranks.simulate.run import records_of
 from closeranks.simulate.saves import Tier
+from closeranks.simulate.setup import Setup
 from closeranks.simulate.strikes import Kind, Scope
 from closeranks.simulate.timing import Timing
-from closeranks.simulate.world import Setup
 
 BEGIN_S = QUICK.start_s + QUICK.connect_s + QUICK.load_s
 

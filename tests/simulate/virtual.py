@@ -5,9 +5,10 @@ from closeranks.decide.state import Settings
 from closeranks.simulate.policy import UNLIMITED
 from closeranks.simulate.run import records_of
 from closeranks.simulate.saves import Tier
+from closeranks.simulate.setup import Setup
 from closeranks.simulate.strikes import Kind, Strike
 from closeranks.simulate.timing import Timing
-from closeranks.simulate.world import Setup, World
+from closeranks.simulate.world import World
 
 QUICK = Timing(
     detect_s=0.25, end_s=0.25, pause_s=0.25, start_s=2, ready_s=1, connect_s=0.5, transfer_s=0.5, load_s=1, resume_s=0

@@ -14,8 +14,9 @@ import msgspec
 from closeranks.simulate.book import Outcome
 from closeranks.simulate.draw import draw
 from closeranks.simulate.scenario import Scenario
+from closeranks.simulate.setup import Setup
 from closeranks.simulate.strikes import Strike
-from closeranks.simulate.world import Setup, World
+from closeranks.simulate.world import World
 
 _ALONE: Final = 8  # fewer replicas do not pay for starting processes
 _CHUNKS: Final = 24  # of work for each process

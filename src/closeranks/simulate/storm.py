@@ -14,9 +14,10 @@ from closeranks.decide.state import Deadlines, Settings
 from closeranks.simulate.book import Outcome
 from closeranks.simulate.invariants import InvariantBroken
 from closeranks.simulate.saves import Tier
+from closeranks.simulate.setup import Setup
 from closeranks.simulate.strikes import Kind, Scope, Strike
 from closeranks.simulate.timing import Timing
-from closeranks.simulate.world import Setup, World
+from closeranks.simulate.world import World
 
 _FAULTY_S: Final = 120.0  # faults strike within this time
 _HORIZON_S: Final = 50_000.0  # a run that neither completes nor stops by then is stuck

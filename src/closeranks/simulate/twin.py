@@ -26,9 +26,9 @@ from closeranks.observe.goodput import ledger
 from closeranks.observe.history import history_of
 from closeranks.observe.incidents import incidents
 from closeranks.plan.checks import PlanInputError
+from closeranks.simulate.setup import Setup
 from closeranks.simulate.strikes import Kind, Strike
 from closeranks.simulate.timing import Timing
-from closeranks.simulate.world import Setup
 
 _KINDS: Final = {
     **{kind.value: kind for kind in (Kind.CRASH, Kind.HANG)},

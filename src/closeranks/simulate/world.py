@@ -11,14 +11,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import msgspec
-
-from closeranks.decide import controller, saving
+from closeranks.decide import controller
 from closeranks.decide.protocol import Begun, Fact, Note, Origin, ProcFinished, StateSaved, StepDone, StopAsked, Tick
-from closeranks.decide.save_interval import EverySeconds, EverySteps
+from closeranks.decide.save_interval import EverySteps
 from closeranks.decide.saving_protocol import IntervalChosen
-from closeranks.decide.state import Life, Settings
-from closeranks.detect.progress import Bounds
+from closeranks.decide.state import Life
 from closeranks.events import AnyEvent, IncidentClosed, SaveIntervalChosen
 from closeranks.simulate.alarms import next_alarm_s
 from closeranks.simulate.body import Body
@@ -27,36 +24,14 @@ from closeranks.simulate.chooser import Chooser, SaveCost
 from closeranks.simulate.fleet import Fleet
 from closeranks.simulate.hands import Hands
 from closeranks.simulate.invariants import Checks
-from closeranks.simulate.saves import Restored, Saves, Tier
+from closeranks.simulate.saves import Restored, Saves
+from closeranks.simulate.setup import Setup
 from closeranks.simulate.stretch import Stretch
 from closeranks.simulate.strikes import Strike
 from closeranks.simulate.striking import Striking
 from closeranks.simulate.tape import Tape
-from closeranks.simulate.timing import Timing
 
 _TOLD_FIRST: Final = 4  # steps of each stretch that the controller is told of one by one
-
-
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about a virtual run but its faults. Either ``until`` or ``horizon_s`` ends it."""
-
-    settings: Settings
-    timing: Timing = Timing()
-    bounds: Bounds = Bounds()
-    step_s: float = 1.0
-    until: int = 0  # steps; 0: no end
-    horizon_s: float = math.inf
-    replicated: bool = True  # False: the state of a lost seat has no second copy
-    tiers: tuple[Tier, ...] = ()
-    every: EverySteps | EverySeconds | None = None  # None: the save controller chooses
-    saving: saving.Settings = saving.Settings()
-    pause_s: float = 0.0  # that training stands still for a save
-    distrust_s: float = 0.0  # state is not trusted that was saved so shortly before corruption was found
-    nodes: int = 0  # 0: processes need none
-    spare_nodes: int = 0
-    every_step: bool = False  # tell the controller of each step: for journals and short runs
-    rpo_s: float = 0.0  # promised; 0: nothing was
-    rto_s: float = 0.0
 
 
 class World:
