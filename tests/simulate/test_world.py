@@ -125,7 +125,7 @@ def test_a_domain_is_one_event_however_many_nodes_it_takes():
 
 def test_without_a_node_to_spare_the_job_waits_for_the_repair():
     lost = strike(Kind.NODE, BEGIN_S + 50.5, nodes=(1,), lasts_s=500.0)
-    found = play(setup(replicated=False, nodes=4), lost)
+    found = play(setup(spares=0, replicated=False, nodes=4), lost)
     assert found.outcome == "completed"
     assert found.seconds[Part.NO_NODES] == pytest.approx(500 - QUICK.detect_s - QUICK.end_s)
 
