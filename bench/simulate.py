@@ -4,7 +4,8 @@
 
 Virtual runs of 16,384 GPUs for 90 days and of 131,072 GPUs for 30 days, with racks, power, fabric, hangs, stragglers,
 partitions, slow and lost storage, reclaims and crashes; 1,000 replicas of 1,024 GPUs for 30 days; 10,000 episodes of a
-fault storm (quick: a tenth of both). Processor time of one core, but for the replicas, which take two. SimPy runs a
+fault storm (quick: a tenth of both). Processor time of one core; of the replicas, half of what their two processes
+spent, starting them included. SimPy runs a
 bare loop of failures and repairs for 2,048 nodes, without a controller, in the same process; its events per second
 stand beside ours, and beside those of the same loop on our queue.
 """
@@ -161,7 +162,7 @@ def main() -> int:
             at_most("16,384 GPUs for 90 days, s", quarter[0], 2.0),
             at_most("131,072 GPUs for 30 days, s", month[0], 10.0),
             at_most("memory, GiB", memory_gib, 1.0),
-            at_most("1,000 replicas, s on 2 cores", scale * max(wall_s if not quick else 0.0, spent_s / 2), 60.0),
+            at_most("1,000 replicas, s on 2 cores", scale * spent_s / 2, 60.0),
             at_most("storm episodes that broke an invariant", broken, 0),
         ]
     )

@@ -19,7 +19,7 @@ from closeranks.simulate.strikes import Strike
 from closeranks.simulate.world import World
 
 _ALONE: Final = 8  # fewer replicas do not pay for starting processes
-_CHUNKS: Final = 24  # of work for each process
+_CHUNK: Final = 4  # replicas that a process makes at a time
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,19 +74,19 @@ def _run(work: Work, seeds: Sequence[int], processes: int) -> Iterator[tuple[int
             yield seed, replica(work, seed)
         return
     encoded = msgspec.msgpack.encode(work)
-    size = max(1, len(seeds) // (processes * _CHUNKS))
     context = get_context("spawn")  # a fork beside the thread of a progress bar may hang
     with ProcessPoolExecutor(processes, context, _begin, (encoded,)) as pool:
         pending: set[Future[bytes]] = {
-            pool.submit(_chunk, list(seeds[start : start + size])) for start in range(0, len(seeds), size)
+            pool.submit(_chunk, list(seeds[start : start + _CHUNK])) for start in range(0, len(seeds), _CHUNK)
         }
         try:
             while pending:
                 ready, pending = wait(pending, return_when=FIRST_COMPLETED)
                 for future in ready:
                     yield from _decoder.decode(future.result())
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # what runs ends by itself, soon
+            raise
 
 
 _decoder = msgspec.msgpack.Decoder(list[tuple[int, tuple[Outcome, ...]]])
