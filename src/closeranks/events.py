@@ -1,7 +1,8 @@
 """What was seen and what was decided, by whom and when: the journal's schema.
 
 Events are facts. What an event *means* is for ``diagnose`` and ``decide``; what it cost is for ``observe``.
-All times named ``*_mono_s`` are CLOCK_MONOTONIC seconds of the node that wrote the record.
+All times named ``*_mono_s`` are CLOCK_MONOTONIC seconds of the node that wrote the record; of a record with a stamp,
+those of the event are of the node on which that coordinator ran.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_
 
 
 class RunStarted(Event, frozen=True, tag=True):
-    """A supervisor began a run."""
+    """A supervisor began a run; of a job on several nodes each says so in its own journal."""
 
     command: tuple[str, ...]
-    seats: int
-    spares: int
+    seats: int  # of the whole job
+    spares: int  # of this node
     pid: int
     versions: dict[str, str]
 
@@ -90,6 +91,56 @@ class RunEnded(Event, frozen=True, tag=True):
     outcome: str  # "completed", "failed", "stopped"
     exit_code: int
     reason: str
+
+
+# --- several nodes, one job -------------------------------------------------------------------------------------
+
+
+class NodeStarted(Event, frozen=True, tag=True):
+    """The supervisor of one node of several began; the other nodes' part of the run is in their journals."""
+
+    rank: int
+    nodes: int  # that the job was asked to have, further spare nodes not among them
+    slots: int  # workers that it can hold
+    boot: str  # of this supervisor: a node that comes back has another
+    hostname: str
+
+
+class CoordinatorBegan(Event, frozen=True, tag=True):
+    """A coordinator took up its work: the first record of its epoch. Which one, and where, says the stamp."""
+
+    reason: str  # why it is this one: "the first", or what became of the one before
+
+
+class CoordinatorFollowed(Event, frozen=True, tag=True):
+    """This node has a grant of that coordinator, and obeys it."""
+
+    epoch: int
+    leader: str  # its node
+
+
+class CoordinatorLost(Event, frozen=True, tag=True):
+    """This node no longer hears the coordinator that it followed."""
+
+    epoch: int
+    detail: str
+
+
+class NodeAccepted(Event, frozen=True, tag=True):
+    """The coordinator counts with this node from now on."""
+
+    node: str
+    boot: str
+    slots: int
+    domains: dict[str, str]  # level to name, such as rack to r7
+
+
+class NodeGone(Event, frozen=True, tag=True):
+    """The coordinator has done with this node: none of its processes can act in the job any more."""
+
+    node: str
+    boot: str
+    detail: str
 
 
 # --- the life of a process --------------------------------------------------------------------------------------
@@ -160,13 +211,14 @@ class Account(Event, frozen=True, tag=True):
 
 
 class StepClosed(Event, frozen=True, tag=True):
-    """Every seat closed this step. Losses are by seat, None where none was reported."""
+    """Every seat closed this step, or every seat of this node. Losses are by seat, None where none was reported."""
 
     step: int
     began_mono_s: float  # first seat opened the attempt that succeeded
     closed_mono_s: float  # last seat closed it
     losses: tuple[float | None, ...]
     repeated: bool = False  # a step of this or a higher number had been closed before
+    seats: tuple[int, ...] = ()  # for which this record speaks, in a job on several nodes; empty: for all
 
 
 class TimerSummary(Event, frozen=True, tag=True):
@@ -269,6 +321,7 @@ class TermBegan(Event, frozen=True, tag=True):
 
     term: int
     members: tuple[int, ...]
+    nodes: tuple[str, ...] = ()  # by seat, in a job on several nodes
 
 
 class RestorePlanned(Event, frozen=True, tag=True):
@@ -421,6 +474,12 @@ AnyEvent = (
     | PreflightDone
     | SignalReceived
     | RunEnded
+    | NodeStarted
+    | CoordinatorBegan
+    | CoordinatorFollowed
+    | CoordinatorLost
+    | NodeAccepted
+    | NodeGone
     | ProcessStarted
     | ProcessJoined
     | ProcessReady
@@ -459,7 +518,16 @@ AnyEvent = (
 )
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Stamp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The coordinator's mark on a record that it has every node write: the same mark is the same record."""
+
+    epoch: int  # of its leadership, 1.., growing by one with every takeover
+    seq: int  # 0.. in its epoch, without gaps: a node that lacks a number was out of reach
+    node: str  # on which it ran
+    at_mono_s: float  # when it was decided, by that node's clock
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One line of the journal: who wrote it, when, under which term, and the event."""
 
     seq: int  # 0.. in this journal, without gaps
@@ -469,3 +537,4 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     node: str
     term: int
     event: AnyEvent
+    stamp: Stamp | None = None  # None: this node saw it itself, or the job has one node

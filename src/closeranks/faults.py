@@ -42,6 +42,7 @@ class Scope(StrEnum):
     PROCESS = "process"
     DEVICE = "device"
     NODE = "node"
+    DOMAIN = "domain"  # what fails as one: a rack, a power feed, a switch
     LINK = "link"
     JOB = "job"  # every process alike: the script, the data or the configuration
     UNKNOWN = "unknown"
@@ -166,6 +167,30 @@ DISK_FULL: Final = Fault(
     summary="A file system that the job writes to has no space left.",
     advice="Free space on the file system that the error names; the job needs it again.",
 )
+NODE_LOST: Final = Fault(
+    name="node lost",
+    persistence=Persistence.PERMANENT,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.NODE,
+    summary="A node ended, or could not be reached for so long that it had stopped its processes by itself.",
+    advice="Look at the node's power, kernel log and network; a scheduler may have taken it away.",
+)
+DOMAIN_LOST: Final = Fault(
+    name="domain lost",
+    persistence=Persistence.PERMANENT,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.DOMAIN,
+    summary="Nodes that share a rack, a power feed or a switch were lost together.",
+    advice="Look at what the named domain shares; spread the job's nodes over more of such domains.",
+)
+COORDINATOR_LOST: Final = Fault(
+    name="coordinator lost",
+    persistence=Persistence.TRANSIENT,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.PROCESS,
+    summary="The process that decides was replaced while a decision was being carried out.",
+    advice="Look for why it ended: its node's kernel log and its output; the job itself is not to blame.",
+)
 RECOVERY_STUCK: Final = Fault(
     name="recovery stuck",
     persistence=Persistence.UNKNOWN,
@@ -200,6 +225,9 @@ CATALOGUE: Final = MappingProxyType(
             CORRUPT_REPLICA,
             OUT_OF_MEMORY,
             DISK_FULL,
+            NODE_LOST,
+            DOMAIN_LOST,
+            COORDINATOR_LOST,
             RECOVERY_STUCK,
             UNKNOWN,
         )

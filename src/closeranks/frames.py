@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Any, Generic, TypeVar
 
@@ -28,11 +29,16 @@ def encode(message: msgspec.Struct) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
+@functools.cache  # half of what a new connection costs, and a thousand may come at once
+def _decoder_of(kinds: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kinds)
+
+
 class Decoder(Generic[M]):
     """Cuts a byte stream into messages: feed it what was read, take what is complete."""
 
     def __init__(self, kinds: Any) -> None:  # a union, as msgspec takes it
-        self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(kinds)
+        self._decoder: msgspec.msgpack.Decoder[M] = _decoder_of(kinds)
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[M]:

@@ -15,7 +15,7 @@ from typing import Final, Self
 
 import msgspec
 
-from closeranks.events import AnyEvent, Decided, Event, Record, RestorePlanned, RunEnded, RunStarted, TermBegan
+from closeranks.events import AnyEvent, Decided, Event, Record, RestorePlanned, RunEnded, RunStarted, Stamp, TermBegan
 
 JOURNAL_NAME: Final = "journal.jsonl"
 MAX_LINE_BYTES: Final = 2**20
@@ -81,8 +81,10 @@ class Journal:
             raise JournalError(f"{path}: cannot be continued: {error.strerror}; it was left as it is") from error
         return cls(fd, path, run=run, node=node, next_seq=next_seq)
 
-    def append(self, event: AnyEvent, term: int) -> Record:
+    def append(self, event: AnyEvent, term: int, stamp: Stamp | None = None) -> Record:
         """Write one record. Decisions, terms and the ends of a run are on disk when this returns.
+
+        ``stamp``: of the coordinator that has every node of the job write this event.
 
         Raises:
             JournalError: the record is not in the journal (or, if the message says so, may not last); the
@@ -96,6 +98,7 @@ class Journal:
             node=self._node,
             term=term,
             event=_tidy(event),
+            stamp=stamp,
         )
         self._write(_line(record))
         self._next_seq += 1

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import multiprocessing
 import os
 import traceback
 from typing import TYPE_CHECKING, Any
+
+from tests.warm import context
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 DEADLINE_S = 90.0
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's import would start a thread in the fork server
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    ["closeranks.train.checkpointer", "torch.distributed.fsdp", "tests.checkpoint.rank_scripts"]
-)
 
 
 class RankFailed(AssertionError):
@@ -53,8 +49,8 @@ class Pool:
         self._links, self._processes = [], []
         self._numbers = itertools.count()
         for _ in range(size):
-            ours, theirs = _context.Pipe()
-            process = _context.Process(target=_serve, args=(theirs,), daemon=True)
+            ours, theirs = context().Pipe()
+            process = context().Process(target=_serve, args=(theirs,), daemon=True)
             process.start()
             theirs.close()
             self._links.append(ours)

@@ -15,6 +15,7 @@ from closeranks.cli import report as report_command
 from closeranks.cli.main import app_for
 from closeranks.events import Account, Category
 from synthetic_journal import eventful_run
+from synthetic_nodes import Node, split
 
 
 def invoke(*arguments):
@@ -73,7 +74,7 @@ def test_a_torn_and_a_damaged_line_are_reported_with_the_rest(run_dir):
     ("make", "code", "message"),
     [
         (lambda folder: folder / "absent", 2, "no such folder"),
-        (lambda folder: folder, 2, "no journal.jsonl in it"),
+        (lambda folder: folder, 2, "no journal.jsonl in it or below it"),
         (lambda folder: ((folder / "journal.jsonl").write_bytes(b""), folder)[1], 1, "holds no record"),
         (lambda folder: ((folder / "journal.jsonl").write_bytes(b"\x00" * 50), folder)[1], 1, "holds no record"),
     ],
@@ -176,3 +177,67 @@ def test_the_report_leaves_the_journal_as_it_was(run_dir):
     before = journal.read_bytes(), stat.S_IMODE(journal.stat().st_mode)
     invoke(run_dir, "--json")
     assert (journal.read_bytes(), stat.S_IMODE(journal.stat().st_mode)) == before
+
+
+# --- several nodes ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(tmp_path):
+    nodes = [Node("n0", (0, 1), base_s=100.0), Node("n1", (2, 3), base_s=9000.0), Node("n2", base_s=50_000.0)]
+    for journal in split(eventful_run().end().records, nodes):
+        folder = tmp_path / "job" / journal.records[0].node
+        folder.mkdir(parents=True)
+        write(folder, journal.records)
+    return tmp_path / "job"
+
+
+def test_a_job_is_reported_from_the_folders_of_its_nodes_or_the_one_above_them(job):
+    apart, above = invoke(job / "n0", job / "n1", job / "n2", "--json"), invoke(job, "--json")
+    assert apart.exit_code == above.exit_code == 0
+    assert json.loads(apart.stdout) == json.loads(above.stdout)
+    report = json.loads(above.stdout)
+    assert [row["node"] for row in report["nodes"]] == ["n0", "n1", "n2"]
+    assert (report["outcome"], report["steps"], report["problems"]) == ("completed", 79, [])
+
+
+def test_the_text_of_a_job_shows_nodes_seats_and_coordinators(job):
+    result = invoke(job)
+    assert re.search(r"^n1 +host-1 +2 \(to 4\.\d s\), 3 +0\.0 to", result.output, re.MULTILINE)
+    assert re.search(r"^ +epoch 1 on n0 from 0\.0 s: the first", result.output, re.MULTILINE)
+    assert re.search(r"^Goodput +53\.\d %", result.output, re.MULTILINE)
+
+
+def test_one_node_of_a_job_says_what_it_cannot_tell(job):
+    result = invoke(job / "n1")
+    assert result.exit_code == 0
+    assert "shown from the journals of n1, 1 of 3 nodes; missing: n0, n2" in result.output
+
+
+def test_a_torn_a_damaged_and_an_unreadable_journal_of_a_job_are_told_by_node(job):
+    with (job / "n0" / "journal.jsonl").open("ab") as file:
+        file.write(b'{"seq":')
+    lines = (job / "n1" / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (job / "n1" / "journal.jsonl").write_bytes(b"".join([*lines[:40], b"garbage\n", *lines[41:]]))
+    (job / "n2" / "journal.jsonl").write_bytes(b"\x00" * 50)
+    result = invoke(job, "--json")
+    assert result.exit_code == 0
+    problems = json.loads(result.stdout)["problems"]
+    assert "n0: the last line is torn (7 bytes) and was left out" in problems
+    assert any(text.startswith("n1: line 41 is damaged and was skipped") for text in problems)
+    assert any("missing: n2" in text for text in problems)
+
+
+def test_a_folder_of_several_runs_is_refused(job, tmp_path):
+    other = tmp_path / "job" / "other"
+    other.mkdir()
+    write(other, eventful_run().end().records)
+    result = invoke(job)
+    assert result.exit_code == 2
+    assert "give the journals of one run" in result.stderr
+
+
+def test_following_several_journals_is_refused(job):
+    result = invoke(job, "--follow")
+    assert result.exit_code == 2
+    assert "--follow watches one journal, 3 were given" in result.stderr

@@ -5,8 +5,11 @@ import pytest
 
 from closeranks.observe.charts import round_values
 from closeranks.observe.html import page
+from closeranks.observe.merge import merge
+from closeranks.observe.nodes import nodes_of
 from closeranks.observe.report import report_of
 from synthetic_journal import Tape, eventful_run
+from synthetic_nodes import Node, split
 
 VOID = {"meta", "i", "tr", "th", "td"}
 
@@ -65,6 +68,19 @@ def test_every_part_of_the_report_is_there(document):
         assert title in document
     assert document.count("<svg") == 3
     assert document.count('class="mark"') == 3 * 3
+
+
+def test_a_job_on_several_nodes_shows_where_each_seat_was_and_who_led():
+    tape = eventful_run().end()
+    nodes = [Node("<n0>", (0, 1), base_s=7.0), Node("n1", (2, 3)), Node("n2", base_s=900.0)]
+    leaders = (("<n0>", 0.0), ("n1", tape.records[0].mono_s + 3.0))
+    merged = merge(split(tape.records, nodes, leaders))
+    text = page(merged.records, report_of(merged.records, merged.problems, nodes_of(merged)))
+    parsed(text)
+    assert "<td>n1<td>host-1<td>2 (to 4." in text
+    assert "coordinator: epoch 2 on n1" in text
+    assert text.count('class="takeover"') == 3
+    assert "on &lt;n0&gt;: useful step" in text
 
 
 def test_a_run_without_steps_or_incidents_has_a_page_too():

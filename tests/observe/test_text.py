@@ -7,11 +7,17 @@ from closeranks.events import (
     CheckpointCommitted,
     CheckpointsRetired,
     CheckpointVerified,
+    CoordinatorBegan,
+    CoordinatorFollowed,
+    CoordinatorLost,
     DeadlineChanged,
     ErrorSeen,
     HookRan,
     IncidentOpened,
     IncidentWidened,
+    NodeAccepted,
+    NodeGone,
+    NodeStarted,
     ProcessExited,
     RestorePlanned,
     RunEnded,
@@ -46,6 +52,12 @@ OTHERS = (
     CheckpointsRetired(generations=(3, 4), freed_bytes=2000),
     CheckpointVerified(generation=7, held=True, detail="4 shards", took_s=0.2),
     StateLoaded(step=40, source="store", took_s=0.3),
+    NodeStarted(rank=1, nodes=2, slots=2, boot="b1", hostname="h1"),
+    CoordinatorBegan(reason="the first"),
+    CoordinatorFollowed(epoch=1, leader="n0"),
+    CoordinatorLost(epoch=1, detail="silent for 3 s"),
+    NodeAccepted(node="n1", boot="b1", slots=2, domains={"rack": "r7"}),
+    NodeGone(node="n1", boot="b1", detail="its supervisor refused a connection"),
 )
 
 
@@ -94,6 +106,11 @@ def test_control_characters_of_a_message_cannot_reach_the_terminal():
             "a new run",
         ),
         (ErrorSeen(detector="exit", seat=None, proc=None, detail="gone"), "exit: gone"),
+        (
+            NodeStarted(rank=2, nodes=2, slots=1, boot="b2", hostname="h2"),
+            "node 2 of 2 started on h2: 1 slot",
+        ),
+        (NodeAccepted(node="n1", boot="b1", slots=2, domains={}), "node n1 accepted: 2 slots"),
     ],
 )
 def test_words_fit_what_is_known(event, text):

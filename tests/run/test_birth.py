@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from closeranks.run.birth import Place, copy_memory, environment_of, open_channels
+from closeranks.run.birth import Meeting, Node, Place, copy_memory, environment_of, open_channels
 
 RUN = {"CLOSERANKS_RUN_DIR": "/r", "CLOSERANKS_RUN_ID": "r"}
+HERE = (Meeting("127.0.0.1", 4321), Node())
 
 
 def test_a_seat_gets_the_variables_of_torchrun_and_ours():
-    got = environment_of(Place(5, 1, 2, 4, term=3, group=1), {"HOME": "/h", "RANK": "9"}, RUN, 4321)
+    got = environment_of(Place(5, 1, 2, 4, term=3, group=1), {"HOME": "/h", "RANK": "9"}, RUN, *HERE)
     expected = {
         "HOME": "/h",
         "RANK": "1",
@@ -35,15 +36,31 @@ def test_a_seat_gets_the_variables_of_torchrun_and_ours():
     assert got.items() >= expected.items()
 
 
+def test_on_one_node_of_several_ranks_are_the_jobs_and_slots_the_nodes():
+    node = Node("n2", rank=2, nodes=3, host="10.0.0.3")
+    got = environment_of(Place(9, 4, 1, 6, term=1, group=0, local=0), {}, RUN, Meeting("10.0.0.1", 99), node)
+    expected = {
+        "RANK": "4",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "2",
+        "GROUP_WORLD_SIZE": "3",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "99",
+        "CLOSERANKS_HOST": "10.0.0.3",
+    }
+    assert got.items() >= expected.items()
+
+
 def test_a_spare_has_no_rank_even_if_our_own_environment_had_one():
     inherited = {"RANK": "0", "LOCAL_RANK": "0", "CLOSERANKS_SEAT": "0", "CLOSERANKS_CONTROL_FD": "3"}
-    got = environment_of(Place(7, None, None, 4, term=1, group=0), inherited, RUN, 1)
+    got = environment_of(Place(7, None, None, 4, term=1, group=0), inherited, RUN, *HERE)
     assert not got.keys() & inherited.keys()
 
 
 def test_threads_are_the_users_choice_and_one_process_may_have_all():
-    assert environment_of(Place(1, 0, 1, 1, 1, 0), {}, RUN, 1).get("OMP_NUM_THREADS") is None
-    assert environment_of(Place(1, 0, 1, 2, 1, 0), {"OMP_NUM_THREADS": "8"}, RUN, 1)["OMP_NUM_THREADS"] == "8"
+    assert environment_of(Place(1, 0, 1, 1, 1, 0), {}, RUN, *HERE).get("OMP_NUM_THREADS") is None
+    assert environment_of(Place(1, 0, 1, 2, 1, 0), {"OMP_NUM_THREADS": "8"}, RUN, *HERE)["OMP_NUM_THREADS"] == "8"
 
 
 def test_a_page_is_copied_up_to_its_bound():

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from closeranks import messages, vitals
-from closeranks.run.birth import Birth, Channels, Place, environment_of, open_channels
+from closeranks.run.birth import Birth, Channels, Meeting, Node, Place, environment_of, open_channels
 from closeranks.run.descendants import read_stat
 from closeranks.run.linux import become_subreaper
 from closeranks.run.options import Target
@@ -88,7 +88,7 @@ def run_worker(request, zygote, tmp_path):
         place = Place(1, seat, None if seat is None else 1, 2, 1, 0)
         source = str(Path(__file__).parents[2] / "src")
         user = {"PATH": os.environ["PATH"], "PYTHONPATH": source, "MINE": "yes"}
-        environment = environment_of(place, user, RUN, 1)
+        environment = environment_of(place, user, RUN, Meeting("127.0.0.1", 1), Node())
         birth = Birth(target=target, args=args, kind=kind, environment=environment, parent_pid=os.getpid())
         starter = Starter(zygote if request.param == "fork" else None, renew=False)
         if request.param == "fork":

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from closeranks.drill.verdict import Final
-from situations.trial import LAUNCHER, RANK, Trial
+from situations.trial import COLD, RANK, Trial
 
 SEATS, STEPS = 4, 40
 
@@ -19,7 +19,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     trials: list[Trial] = []
 
     def make(
-        situation: str, *options: str, script: tuple[str, ...] | None = None, launcher: tuple[str, ...] = LAUNCHER
+        situation: str, *options: str, script: tuple[str, ...] | None = None, launcher: tuple[str, ...] | None = None
     ) -> Trial:
         words = (str(RANK), situation, str(STEPS)) if script is None else script
         folder = tmp_path / f"{len(trials)}"
@@ -34,10 +34,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Final]:
-    """The final states of the run in which nothing goes wrong."""
-    trial = Trial(
-        tmp_path_factory.mktemp("undisturbed"), "--nproc-per-node", str(SEATS), str(RANK), "nothing", str(STEPS)
-    )
+    """The final states of the run in which nothing goes wrong; it begins as a user's does, from nothing."""
+    words = ("--nproc-per-node", str(SEATS), str(RANK), "nothing", str(STEPS))
+    trial = Trial(tmp_path_factory.mktemp("undisturbed"), *words, launcher=COLD)
     try:
         ended = trial.end()
     finally:

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from tests.warm import WarmRun
+
 from closeranks.drill.runner import finals_of
 from closeranks.drill.verdict import Final
 from closeranks.events import Event, ProcessSeated, ProcessStarted, Record
@@ -21,10 +23,23 @@ from real_run import eventually, gone
 SOURCE = Path(__file__).parents[2] / "src"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RANK = Path(__file__).with_name("rank.py")
-LAUNCHER = (sys.executable, "-m", "closeranks", "run")
+COLD = (sys.executable, "-m", "closeranks", "run")
 WITHIN_S = 60.0  # a start on a busy machine; nothing waits for it to pass
 
 E = TypeVar("E", bound=Event)
+
+
+def _begin_cold(command: list[str], cwd: Path, environment: dict[str, str], output: Path) -> subprocess.Popen[bytes]:
+    with output.open("wb") as out:
+        return subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 class Ended(NamedTuple):
@@ -40,21 +55,20 @@ class Ended(NamedTuple):
 
 
 class Trial:
-    """A run in the background. Events are waited for in the order in which they are written."""
+    """A run in the background. Events are waited for in the order in which they are written.
 
-    def __init__(self, folder: Path, *words: str, launcher: tuple[str, ...] = LAUNCHER) -> None:
+    Without a launcher it is forked from what has imported torch already.
+    """
+
+    def __init__(self, folder: Path, *words: str, launcher: tuple[str, ...] | None = None) -> None:
         self.folder = folder / "run"
         self._output = folder / "output.log"
-        with self._output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*launcher, "--run-dir", str(self.folder), *words],
-                cwd=folder,
-                env=os.environ | {"PYTHONPATH": str(SOURCE)},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        words = ("--run-dir", str(self.folder), *words)
+        environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+        if launcher is None:
+            self.process = WarmRun(words, cwd=folder, environment=environment, output=self._output)
+        else:
+            self.process = _begin_cold([*launcher, *words], folder, environment, self._output)
         self.records: list[Record] = []
         self._written: queue.Queue[Record | None] = queue.Queue()
         self._over = threading.Event()

@@ -26,12 +26,9 @@ from typing import Any
 import torch.distributed as dist
 
 from closeranks import messages, vitals
+from tests.warm import context
 
 DEADLINE_S = 90.0
-# As in production: numpy's import would start a thread in the fork server, and a fork beside threads can hang.
-os.environ["OPENBLAS_NUM_THREADS"] = "1"
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["closeranks.train", "torch._dynamo", "tests.train.scripts"])
 
 
 def _worker(path: str, function: str, environment: dict[str, str], handles: dict[str, Any], log: str) -> None:
@@ -119,7 +116,7 @@ class Ranks:
         handles = {name: multiprocessing.reduction.DupFd(fd) for name, fd in fds.items()}
         handles["CONTROL"] = multiprocessing.reduction.DupFd(theirs.fileno())
         log = self.folder / f"p{number}.log"
-        process = _context.Process(
+        process = context().Process(
             target=_worker, args=("tests.train.scripts", self.function, environment, handles, str(log)), daemon=True
         )
         process.start()

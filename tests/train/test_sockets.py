@@ -17,7 +17,7 @@ def test_connections_of_the_group_are_cut_at_both_ends_and_nothing_else_is_touch
     to_own, to_peer, unrelated = pair(own), pair(peer), pair(other)
     peers = {peer.getsockname()}
     # Both ends live in this process here: of each group connection the end that matches is shut down.
-    assert cut({own.getsockname()[1]}, peers) == 2
+    assert cut(peers, {own.getsockname()[1]}) == 2
     assert to_own[0].recv(1) == b""
     assert to_peer[1].recv(1) == b""
     unrelated[0].sendall(b"x")

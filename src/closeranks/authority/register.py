@@ -6,13 +6,18 @@ each reader observed by its own clock (``decide/leadership.py``).
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-VALUE_BYTES_MAX = 2**20
+VALUE_BYTES_MAX: Final = 2**20
+ANSWER_S: Final = 2.0  # the bound of every call: below a lease, so that a leader can try again before it has lost it
 
 
 class RegisterError(Exception):
     """The authority cannot be reached or does not answer as one; whether a write took place is unknown."""
+
+
+class RegisterRefused(Exception):
+    """What the operator named is no authority, or cannot be used here; nothing was touched."""
 
 
 class Held(NamedTuple):
@@ -36,10 +41,11 @@ class Register(Protocol):
         """
 
     async def write(self, value: bytes, expected: Held) -> Held:
-        """Write if the register still holds ``expected``. What it holds afterwards: ours, or what somebody else wrote.
+        """Write if the register still holds ``expected``. What it held then: ours, or what somebody else wrote.
 
-        After a doubtful answer (a lost reply, a timeout) the register is read back, so the return value is the truth:
-        it is ours if and only if ``result.value == value``; callers make their values unique.
+        Ours if and only if ``result.value == value``; callers make their values unique. After a doubtful answer (a lost
+        reply, a timeout) the register is asked again, so an own write is not mistaken for somebody else's; it only is
+        when a further writer has replaced it before the second question.
 
         Raises:
             RegisterError: no answer within the bound; the write may take place later, or not.
@@ -48,3 +54,14 @@ class Register(Protocol):
 
     async def close(self) -> None:
         """Let go of connections; the value stays."""
+
+
+def checked(value: bytes) -> bytes:
+    """The value itself.
+
+    Raises:
+        ValueError: it is longer than a register takes.
+    """
+    if len(value) > VALUE_BYTES_MAX:
+        raise ValueError(f"register: expected a value of at most {VALUE_BYTES_MAX:,} bytes, got {len(value):,}")
+    return value

@@ -11,12 +11,15 @@ import typer
 
 VERBS: Final = {
     "run": ("closeranks.cli.run", "Run a training script and keep it alive."),
+    "launch": ("closeranks.cli.launch", "Start a run on several hosts by ssh."),
+    "manifest": ("closeranks.cli.manifest", "Write a run down for an engine that places it."),
     "report": ("closeranks.cli.report", "Show goodput and incidents of a run."),
     "plan": ("closeranks.cli.plan", "Answer how often a job will fail, how often to save, and what it costs."),
     "fit": ("closeranks.cli.fit", "Learn failure rates, with their uncertainty, from a trace of failures."),
     "simulate": ("closeranks.cli.simulate", "Play policies on a virtual cluster under the real controller."),
     "ckpt": ("closeranks.cli.ckpt", "Look at checkpoints, check, compare, keep, drill and convert them."),
     "drill": ("closeranks.cli.drill", "Run a command under a plan of faults; the verdict is the exit status."),
+    "drill-nodes": ("closeranks.cli.drill_nodes", "Break whole nodes of a job at random, on this machine."),
 }
 
 

@@ -1,4 +1,4 @@
-"""``closeranks report RUN_DIR``: what a run did and what its failures cost."""
+"""``closeranks report RUN_DIR...``: what a run did and what its failures cost."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Never
 
@@ -14,13 +15,16 @@ import msgspec
 import typer
 from rich.console import Console
 
+from closeranks.cli.journals import JournalsError, journals_of, read_journals
 from closeranks.cli.supervisor import Life, life_of, life_of_writer
 from closeranks.events import Record, RunEnded, RunStarted
-from closeranks.journal import JOURNAL_NAME, Reading, follow, read
+from closeranks.journal import follow
 from closeranks.observe.goodput import LedgerError
 from closeranks.observe.history import EmptyJournalError
 from closeranks.observe.html import page
 from closeranks.observe.live import LiveDisplay, LiveView
+from closeranks.observe.merge import Merged, MixedRunsError, merge
+from closeranks.observe.nodes import nodes_of
 from closeranks.observe.report import UNFINISHED, print_report, report_of, to_json
 
 NOT_USABLE = 1  # there is a journal, but nothing to report from it
@@ -37,8 +41,13 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    run_dir: Annotated[
-        Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run, or a journal.", show_default=False)
+    run_dirs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN_DIR...",
+            help="The folder of a run, or a journal; of a job on several nodes, each node's or one above them all.",
+            show_default=False,
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
     live: Annotated[bool, typer.Option("--follow", help="Watch the run until it ends or Ctrl-C, then report.")] = False,
@@ -52,24 +61,26 @@ def report(
     """
     if as_json and live:
         _fail("--json shows a report and --follow watches; choose one", BAD_INPUT)
-    journal = _journal_of(run_dir)
-    if live:
-        _watch(journal)
-    reading = _read(journal)
     try:
-        _show(reading, as_json=as_json, html=html)
+        places = journals_of(run_dirs)
+        if live:
+            _watch(_only(places))
+        merged = merge(read_journals(places))
+        _show(merged, as_json=as_json, html=html)
+    except (JournalsError, MixedRunsError) as error:
+        _fail(str(error), BAD_INPUT)
     except EmptyJournalError as error:
-        _fail(f"{journal}: {error}", NOT_USABLE)
+        _fail(f"{', '.join(map(str, places))}: {error}", NOT_USABLE)
     except LedgerError as error:
-        _fail(f"{journal}: the records contradict each other: {error}", NOT_USABLE)
+        _fail(f"{', '.join(map(str, places))}: the records contradict each other: {error}", NOT_USABLE)
 
 
-def _show(reading: Reading, *, as_json: bool, html: Path | None) -> None:
-    made = report_of(reading.records, problems_of(reading))
+def _show(merged: Merged, *, as_json: bool, html: Path | None) -> None:
+    made = report_of(merged.records, merged.problems, nodes_of(merged))
     if made.outcome == UNFINISHED:
-        made = msgspec.structs.replace(made, reason=life_of(reading.records).value)
+        made = msgspec.structs.replace(made, reason=life_of(merged.records).value)
     if html is not None:
-        _write(html, page(reading.records, made))
+        _write(html, page(merged.records, made))
     if as_json:
         sys.stdout.buffer.write(to_json(made) + b"\n")
     elif html is None:
@@ -84,30 +95,10 @@ def _console() -> Console:
     return Console(width=_FILE_WIDTH if wide else None)
 
 
-def problems_of(reading: Reading) -> list[str]:
-    """What is wrong with the journal itself, in words."""
-    problems = [f"line {damage.line} is damaged and was skipped: {damage.problem}" for damage in reading.damaged]
-    if reading.torn is not None:
-        problems.append(f"the last line is torn ({len(reading.torn)} bytes) and was left out")
-    return problems
-
-
-def _journal_of(run_dir: Path) -> Path:
-    if run_dir.is_file():
-        return run_dir
-    if not run_dir.is_dir():
-        _fail(f"{run_dir}: no such folder; give the folder of a run, such as runs/20260101T120000-a1b2", BAD_INPUT)
-    journal = run_dir / JOURNAL_NAME
-    if not journal.is_file():
-        _fail(f"{run_dir}: no {JOURNAL_NAME} in it, so it is not the folder of a run", BAD_INPUT)
-    return journal
-
-
-def _read(journal: Path) -> Reading:
-    try:
-        return read(journal)
-    except OSError as error:
-        _fail(f"{journal}: cannot be read: {error.strerror}", BAD_INPUT)
+def _only(journals: Sequence[Path]) -> Path:
+    if len(journals) > 1:
+        _fail(f"--follow watches one journal, {len(journals)} were given; give the folder of one node", BAD_INPUT)
+    return journals[0]
 
 
 def _write(path: Path, text: str) -> None:

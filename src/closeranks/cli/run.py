@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from closeranks.launch.slurm import SlurmProblem, slurm_defaults
 from closeranks.run.folder import FolderError, claim, default_folder, read_run_file, release
 from closeranks.run.guardian import guard
 from closeranks.run.options import AUTO, HelpAsked, RunOptions, Target, UsageError, View, parse, tiers_of
@@ -85,7 +87,7 @@ def register(app: typer.Typer) -> None:
 def main(argv: Sequence[str]) -> int:
     """Run the command line after ``closeranks run``; the exit code."""
     try:
-        options = _with_absolute_paths(parse(argv, _earlier))
+        options = _with_absolute_paths(parse(argv, _earlier, _slurm))
         _require_target(options)
         _require_files(options)
         folder = _folder(options, tuple(argv))
@@ -105,6 +107,14 @@ def main(argv: Sequence[str]) -> int:
         release(folder)
         sys.stderr.write(f"closeranks run: the supervisor cannot be started: {error}\n")
         return 1
+
+
+def _slurm(given: Mapping[str, object]) -> Mapping[str, object]:
+    """What Slurm knows of this task."""
+    try:
+        return slurm_defaults(os.environ, given)
+    except SlurmProblem as error:
+        raise UsageError(f"--slurm: {error}") from None
 
 
 def _earlier(folder: str) -> RunOptions:
@@ -185,5 +195,6 @@ def _require_command(target: str) -> None:
 def _folder(options: RunOptions, argv: tuple[str, ...]) -> Path:
     wanted = options.run_dir
     now_utc = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder = default_folder(now_utc) if wanted is None else Path(wanted)
+    name = now_utc if options.run_id is None else f"{options.run_id}-n{options.node_rank}-{now_utc}"
+    folder = default_folder(name) if wanted is None else Path(wanted)
     return claim(folder, options, ("closeranks", "run", *argv))

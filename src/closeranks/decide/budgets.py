@@ -48,7 +48,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     colds: int = 0
     incidents: tuple[float, ...] = ()
     spares: tuple[float, ...] = ()
-    causes: Mapping[tuple[str, int], tuple[float, ...]] = {}
+    causes: Mapping[tuple[str, int | str], tuple[float, ...]] = {}  # by cause and place
 
 
 def spend(times_s: tuple[float, ...], limit: Intensity, now_s: float) -> tuple[tuple[float, ...], bool]:
@@ -71,14 +71,15 @@ def charge_incident(ledger: Ledger, now_s: float) -> tuple[Ledger, Within | Exce
     return msgspec.structs.replace(ledger, incidents=times), Within()
 
 
-def charge_cause(ledger: Ledger, cause: str, seat: int, now_s: float) -> tuple[Ledger, Within | Exceeded]:
-    """One loss of this cause on this seat."""
+def charge_cause(ledger: Ledger, cause: str, place: int | str, now_s: float) -> tuple[Ledger, Within | Exceeded]:
+    """One loss of this cause at this place: a seat, or the name of a node or domain."""
     limit = ledger.limits.same_cause
-    times, fits = spend(ledger.causes.get((cause, seat), ()), limit, now_s)
+    times, fits = spend(ledger.causes.get((cause, place), ()), limit, now_s)
     if not fits:
-        reason = f"seat {seat}: {cause!r} more than {limit.most} times within {limit.period_s:g} s"
+        where = f"seat {place}" if isinstance(place, int) else place
+        reason = f"{where}: {cause!r} more than {limit.most} times within {limit.period_s:g} s"
         return ledger, Exceeded(reason=reason)
-    return msgspec.structs.replace(ledger, causes={**ledger.causes, (cause, seat): times}), Within()
+    return msgspec.structs.replace(ledger, causes={**ledger.causes, (cause, place): times}), Within()
 
 
 def charge_start(ledger: Ledger) -> tuple[Ledger, Within | Exceeded]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from closeranks.decide import endings, exits, membership, recovery, trouble
+from closeranks.decide import endings, exits, membership, nodes, recovery, reports, trouble
 from closeranks.decide.budgets import Ledger
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.pace import Pace
@@ -21,7 +21,10 @@ from closeranks.decide.protocol import (
     Fact,
     GroupLoaded,
     GroupStuck,
-    Origin,
+    NodeBack,
+    NodeJoined,
+    NodeLost,
+    NodeSilent,
     ProcEnded,
     ProcFinished,
     ProcJoined,
@@ -49,8 +52,11 @@ def initial(settings: Settings) -> State:
     Raises:
         ValueError: the settings cannot be met.
     """
-    if settings.seats < 1 or settings.spares < 0:
-        raise ValueError(f"expected seats >= 1 and spares >= 0, got {settings.seats} and {settings.spares}")
+    if settings.seats < 1 or settings.spares < 0 or not 0 <= settings.nodes_min <= settings.nodes_needed:
+        raise ValueError(
+            f"expected seats >= 1, spares >= 0 and 0 <= nodes_min <= nodes_needed, got {settings.seats}, "
+            f"{settings.spares}, {settings.nodes_min} and {settings.nodes_needed}"
+        )
     return State(settings=settings, ledger=Ledger(limits=settings.limits), pace=Pace())
 
 
@@ -79,7 +85,7 @@ def _member(turn: Turn, number: int, term: int) -> Proc | None:
 def _begun(turn: Turn, fact: Begun) -> None:
     if turn.state.life is Life.NEW:
         turn.update(saved_step=fact.saved_step)
-        membership.start_group(turn, Origin.NOTHING if fact.saved_step is None else Origin.NEWEST)
+        nodes.assemble(turn)
 
 
 def _joined(turn: Turn, fact: ProcJoined) -> None:
@@ -88,17 +94,8 @@ def _joined(turn: Turn, fact: ProcJoined) -> None:
         return
     turn.update(library=True)
     turn.stage(proc, Stage.JOINED)
-    if proc.seat is None or turn.state.life is not Life.JOINING:
-        return
-    if turn.state.group.joined_s is None:
-        turn.update_group(joined_s=turn.now_s)
-        membership.refill_spares(turn)
-    if turn.state.group.exited:
-        exits.refuse_without_join(turn)
-        return
-    members = membership.occupants(turn.state)
-    if len(members) == turn.state.settings.seats and all(p.stage is Stage.JOINED for p in members.values()):
-        membership.begin_term(turn)
+    if proc.seat is not None and turn.state.life is Life.JOINING:
+        exits.seat_joined(turn)
 
 
 def _ready(turn: Turn, fact: ProcReady) -> None:
@@ -107,10 +104,7 @@ def _ready(turn: Turn, fact: ProcReady) -> None:
         return
     if proc.stage is Stage.BUILDING:
         turn.stage(proc, Stage.LOOPING, replicated=fact.replicated)
-        members = membership.occupants(turn.state)
-        arrived = all(p.stage in (Stage.LOOPING, Stage.FINISHED) for p in members.values())
-        if arrived and len(members) == turn.state.settings.seats:
-            turn.update_group(looped=True)
+        membership.note_arrival(turn)
     elif proc.stage in (Stage.STARTED, Stage.JOINED) and not _is_original(proc):
         turn.stage(proc, Stage.WARM, replicated=fact.replicated, settled=fact.settled)
         trouble.regroup_when_gathered(turn)
@@ -173,8 +167,9 @@ def _suspect(turn: Turn, proc: Proc, detail: str) -> None:
 
 
 def _paused(turn: Turn, fact: ProcPaused) -> None:
-    proc = _member(turn, fact.proc, fact.term)
-    if proc is None or proc.stage not in _UNDER_A_TERM:
+    proc = _living(turn, fact.proc)
+    # A node that was out of reach may have missed a term: its members pause under an older one.
+    if proc is None or proc.term != fact.term or proc.stage not in _UNDER_A_TERM:
         return
     turn.stage(proc, Stage.PAUSED, brought=fact)
     _suspect(turn, proc, f"seat {proc.seat} left its block")
@@ -251,5 +246,9 @@ _HANDLERS: dict[type[Fact], Callable[[Turn, Any], None]] = {
     StepDone: _step_done,
     ProcFinished: _finished,
     StopAsked: _stop_asked,
+    NodeJoined: nodes.joined,
+    NodeLost: nodes.lost,
+    NodeSilent: nodes.silent,
+    NodeBack: reports.back,
     Tick: _tick,
 }

@@ -52,6 +52,10 @@ class Seen(StrEnum):
     NO_JOIN = "no-join"  # some processes called join, others did not
     DIGEST = "digest"  # state that must be equal is not
     NO_DONOR = "no-donor"  # nobody holds state that others could take
+    NODE = "node"  # a node is gone with all that ran there
+    SILENCE = "silence"  # a node was out of reach while others went on
+    COORDINATOR = "coordinator"  # it was lost in the middle of something
+    NO_ROOM = "no-room"  # seats were lost with their node, and no other node can take them
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +64,9 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     seen: Seen
     detail: str
     seats: tuple[int, ...] = ()
+    node: str = ""  # the one that was lost
+    fewer_seats: int = 0  # that the group can go on with
+    domain: str = ""  # what failed as a whole, if the node was not lost alone
     proc: int | None = None
     code: int | None = None
     signal: int | None = None
@@ -139,6 +146,8 @@ def _fault(trouble: Trouble) -> tuple[faults.Fault, float]:
     if trouble.seen is Seen.PROGRESS:
         # A process whose control thread is silent is stopped as a whole, or one thread keeps the interpreter's lock.
         return (faults.FROZEN, 0.7) if NO_ANSWER in trouble.detail else (faults.HUNG, 0.8)
+    if trouble.seen is Seen.NODE:
+        return (faults.DOMAIN_LOST, 0.8) if trouble.domain else (faults.NODE_LOST, 0.9)
     return {
         Seen.EXCEPTION: (faults.CRASHED, 0.95),
         Seen.EXIT: (faults.CRASHED, 0.6),
@@ -148,4 +157,7 @@ def _fault(trouble: Trouble) -> tuple[faults.Fault, float]:
         Seen.POISON: (faults.NETWORK_LOSS, 0.3),
         Seen.DEADLINE: (faults.RECOVERY_STUCK, 0.6),
         Seen.DIGEST: (faults.CORRUPT_REPLICA, 0.8),
+        Seen.SILENCE: (faults.NETWORK_LOSS, 0.6),
+        Seen.COORDINATOR: (faults.COORDINATOR_LOST, 0.9),
+        Seen.NO_ROOM: (faults.NODE_LOST, 0.9),
     }.get(trouble.seen, (faults.UNKNOWN, 0.1))

@@ -42,7 +42,7 @@ def _spare_ended(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
 def _left(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
     turn.drop(proc)
     if fact.code != 0:
-        trouble.meet(turn, _trouble(proc, fact), gone=proc, hopeless="the last step was closed everywhere before")
+        trouble.meet(turn, _trouble(proc, fact), gone=(proc,), hopeless="the last step was closed everywhere before")
     elif not membership.occupants(turn.state):
         endings.complete(turn, "every seat finished and left")
 
@@ -51,7 +51,7 @@ def _exited_with_success(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
     state, seat = turn.state, proc.seat
     in_loop = proc.holds_state and proc.stage is not Stage.BUILDING
     if seat is None or (fact.left_at_step is None and in_loop) or state.life not in (Life.JOINING, Life.RUNNING):
-        trouble.meet(turn, _left_early(proc, fact), gone=proc)
+        trouble.meet(turn, _left_early(proc, fact), gone=(proc,))
         return
     turn.drop(proc)
     left_at = _NEVER_IN_LOOP if fact.left_at_step is None else fact.left_at_step
@@ -62,10 +62,21 @@ def _exited_with_success(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
         return
     if len(set(exited.values())) > 1:
         recovery.meet_left_early(turn)
-    elif len(exited) == state.settings.seats:
+    elif len(exited) == state.seats:
         endings.complete(turn, "every process exited with success")
     else:
         endings.leave_if_finished(turn)
+
+
+def seat_joined(turn: Turn) -> None:
+    """A seat of a group that starts has called join: the first one, the last one, or one too many."""
+    if turn.state.group.joined_s is None:
+        turn.update_group(joined_s=turn.now_s)
+        membership.refill_spares(turn)
+    if turn.state.group.exited:
+        refuse_without_join(turn)
+    else:
+        membership.begin_when_joined(turn)
 
 
 def refuse_without_join(turn: Turn) -> None:
@@ -82,18 +93,18 @@ def refuse_without_join(turn: Turn) -> None:
 def _failed(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
     found = _trouble(proc, fact)
     exited = turn.state.group.exited
-    others_left = len(exited) == turn.state.settings.seats - 1 > 0
+    others_left = len(exited) == turn.state.seats - 1 > 0
     # Whoever fails inside the loop has left it too, by its exception: only when all others are through is it over.
     if others_left and set(exited.values()) == {fact.left_at_step}:
-        trouble.meet(turn, found, gone=proc, hopeless="all seats had left the loop after the same step before")
+        trouble.meet(turn, found, gone=(proc,), hopeless="all seats had left the loop after the same step before")
     else:
-        trouble.meet(turn, found, gone=proc)
+        trouble.meet(turn, found, gone=(proc,))
 
 
 def _trouble(proc: Proc, fact: ProcEnded) -> Trouble:
     return Trouble(
         seen=Seen.EXIT if fact.crash is None else Seen.EXCEPTION,
-        detail=f"{_name(proc)} {_how(fact)}",
+        detail=account(proc, fact),
         seats=() if proc.seat is None else (proc.seat,),
         proc=proc.proc,
         code=fact.code,
@@ -112,6 +123,11 @@ def _left_early(proc: Proc, fact: ProcEnded) -> Trouble:
     )
 
 
+def account(proc: Proc, fact: ProcEnded) -> str:
+    """Who ended, and how."""
+    return f"{_name(proc)} {_how(fact)}"
+
+
 def _name(proc: Proc) -> str:
     return f"spare p{proc.proc}" if proc.seat is None else f"s{proc.seat}.{proc.incarnation}"
 
@@ -125,4 +141,6 @@ def _how(fact: ProcEnded) -> str:
         return "cannot be ended and was fenced"
     if fact.signal is not None:
         return f"was ended by {signal_name(fact.signal)}"
+    if fact.code is None:
+        return "is gone, and nobody saw how"
     return f"exited with code {fact.code}"

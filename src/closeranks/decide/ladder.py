@@ -3,7 +3,8 @@
 A rung is data: its name, what speaks against it in a situation, and what speaks for it. The choice is the first
 rung that nothing speaks against. A new rung takes its place in ``LADDER``. A failed collective ends its term, so
 neither WAIT nor RETRY can do without new connections: REGROUP retries the step. On one node a cold restart stands in
-for RESPAWN. REPLACE_NODE and SHRINK need nodes and a smaller world to act on.
+for RESPAWN. REPLACE_NODE is for seats whose node is gone; where no node has room, they wait for one;
+SHRINK follows where none came and fewer seats are allowed.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     fault: str
     lost: int  # seats without a process
     survivors: int  # members whose state may be a donor's
-    spares: int  # living spares
+    spares: int  # empty seats that a living spare can take
     looped: bool  # every member had reached its loop: survivors can be regrouped where they are
     start_up: bool  # it belongs to starting: a warm rung would meet it again, and restarts have their own budget
     replicated: bool  # False: a lost seat's state has no copy
+    moves: int = 0  # empty seats that go to another node
+    roomless: int = 0  # empty seats that no node has room for
+    patience_s: float = 0.0  # that they may wait for a node
+    fewer_seats: int = 0  # no node came in time, but so many seats can go on
     corrupt: str = ""  # why state is not trusted, or who gives it is missing
     hopeless: str = ""  # why no rung can help: the failure is deterministic, or there is nothing to go back to
     spent: frozenset[Rung] = frozenset()  # rungs that did not help in this incident, or right before it
@@ -94,6 +99,8 @@ def _against_spare(s: Situation) -> str:
         return warm
     if not s.lost:
         return "no seat is empty"
+    if away := _away(s):
+        return away
     if s.spares < s.lost:
         return f"{s.spares} spares for {s.lost} empty seats"
     return "a spare did not help" if Rung.SPARE in s.spent else ""
@@ -104,7 +111,34 @@ def _against_fork(s: Situation) -> str:
         return warm
     if not s.lost:
         return "no seat is empty"
-    return "a new process for the seat did not help" if Rung.FORK in s.spent else ""
+    return _away(s) or ("a new process for the seat did not help" if Rung.FORK in s.spent else "")
+
+
+def _away(s: Situation) -> str:
+    if s.roomless:
+        return f"no node has room for {s.roomless} of {s.lost} empty seats"
+    return f"{s.moves} of {s.lost} empty seats have to move to another node" if s.moves else ""
+
+
+def _against_replace_node(s: Situation) -> str:
+    if not s.roomless and not s.moves:
+        return _against_fork(s)
+    if warm := _against_warm(s):
+        return warm
+    if s.fewer_seats:
+        return f"no node came within {s.patience_s:g} s"
+    return "another node did not help" if Rung.REPLACE_NODE in s.spent and not s.roomless else ""
+
+
+def _against_shrink(s: Situation) -> str:
+    return _against_restart(s) if s.fewer_seats else _against_replace_node(s)
+
+
+def _because_replace_node(s: Situation) -> str:
+    kept = f"{s.fault}: {s.survivors} members keep their state"
+    if s.roomless:
+        return f"{kept} and wait up to {s.patience_s:g} s for a node with room for {s.roomless} of {s.lost} empty seats"
+    return f"{kept}, {s.moves} of {s.lost} empty seats move to another node, where spares wait for {s.spares}"
 
 
 def _against_restart(s: Situation) -> str:
@@ -153,6 +187,16 @@ LADDER: tuple[Step, ...] = (
         rung=Rung.FORK,
         against=_against_fork,
         because=lambda s: f"{s.fault}: {s.survivors} members keep their state and wait for a new process",
+    ),
+    Step(
+        rung=Rung.REPLACE_NODE,
+        against=_against_replace_node,
+        because=_because_replace_node,
+    ),
+    Step(
+        rung=Rung.SHRINK,
+        against=_against_shrink,
+        because=lambda s: f"{s.fault}: the group goes on with {s.fewer_seats} seats from the saved step {s.saved_step}",
     ),
     Step(
         rung=Rung.COLD_RESTART,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from closeranks.decide import budgets
+from closeranks.decide.placement import Site, first_layout, place, rank
 from closeranks.decide.protocol import BeginTerm, GoOn, Isolate, Origin, StartGroup, StartProc
 from closeranks.decide.state import Group, Life, Proc, Stage, State
 from closeranks.decide.turn import Turn
@@ -22,7 +26,7 @@ def occupants(state: State) -> dict[int, Proc]:
 def empty_seats(state: State) -> tuple[int, ...]:
     """Seats that nobody sits in or is meant for."""
     taken = occupants(state)
-    return tuple(seat for seat in range(state.settings.seats) if seat not in taken)
+    return tuple(seat for seat in range(state.seats) if seat not in taken)
 
 
 def spares(state: State) -> list[Proc]:
@@ -36,15 +40,66 @@ def ending_members(state: State) -> list[Proc]:
     return [p for p in state.procs.values() if p.seat is not None and p.stage is Stage.DOOMED]
 
 
+def sites(state: State) -> list[Site]:
+    """The nodes that can take seats, with what speaks for and against each."""
+    if not state.settings.nodes_needed:
+        return [Site(name="", room=len(empty_seats(state)), spares=len(spares(state)))]
+    seats = Counter(p.node for p in occupants(state).values())
+    waiting = Counter(p.node for p in spares(state))
+    failed = {domain for lost in state.lost_nodes.values() for domain in lost.domains.items()}
+    return [
+        Site(
+            name=node.name,
+            room=node.slots - seats[node.name],
+            spares=waiting[node.name],
+            exposed=len(failed & set(node.domains.items())),
+        )
+        for node in state.nodes.values()
+        if not node.silent
+    ]
+
+
+def placements(state: State) -> dict[int, str]:
+    """The node that each empty seat goes to; those without room are left out."""
+    return place({seat: home(state, seat) for seat in empty_seats(state)}, sites(state))
+
+
+def replaceable(state: State, node: str) -> bool:
+    """Whether the nodes that can be reached have room for the seats of this one, and for those that wait already."""
+    room = sum(max(0, site.room) for site in sites(state) if site.name != node)
+    held = sum(p.node == node for p in occupants(state).values())
+    return room >= held + len(empty_seats(state))
+
+
+def served(state: State, placed: Mapping[int, str]) -> int:
+    """How many of these seats would be taken by a spare that waits on their node."""
+    waiting = Counter(p.node for p in spares(state))
+    return sum(min(seats, waiting[node]) for node, seats in Counter(placed.values()).items())
+
+
+def home(state: State, seat: int) -> str:
+    """The node that the seat is or last was on."""
+    return state.places[seat] if state.places else ""
+
+
 def start_group(turn: Turn, origin: Origin) -> None:
-    """One new process for every seat, which begins with the state of this origin."""
+    """One new process for every seat, which begins with the state of this origin. There is room for all."""
     state = turn.state
-    term, first = state.term + 1, state.next_proc
-    numbers = tuple(range(first, first + state.settings.seats))
-    incarnations = tuple(n + 1 for n in state.incarnations) or (1,) * state.settings.seats
+    term, first, seats = state.term + 1, state.next_proc, state.seats
+    numbers = tuple(range(first, first + seats))
+    incarnations = tuple(n + 1 for n in state.incarnations[:seats]) or (1,) * seats
+    nodes = layout(state)
+    if nodes is None:
+        raise AssertionError("a group is started only where there is room for it")
     started = {
         number: Proc(
-            proc=number, stage=Stage.STARTED, since_s=turn.now_s, seat=seat, incarnation=incarnations[seat], term=term
+            proc=number,
+            node=nodes[seat] if nodes else "",
+            stage=Stage.STARTED,
+            since_s=turn.now_s,
+            seat=seat,
+            incarnation=incarnations[seat],
+            term=term,
         )
         for seat, number in enumerate(numbers)
     }
@@ -54,28 +109,72 @@ def start_group(turn: Turn, origin: Origin) -> None:
         next_proc=first + len(numbers),
         incarnations=incarnations,
         procs={**state.procs, **started},
+        places=nodes,
+        short_since_s=None,
         group=Group(loads=origin is not Origin.NOTHING),
         unhelped_step=None,
     )
-    turn.decide(StartGroup(term=term, procs=numbers, origin=origin))
+    turn.decide(StartGroup(term=term, procs=numbers, origin=origin, nodes=nodes))
+    _end_surplus_spares(turn)
+
+
+def layout(state: State) -> tuple[str, ...] | None:
+    """The node of every seat of a new group, empty in a run of one node; None: there is no room for all."""
+    seats = state.seats
+    if not state.settings.nodes_needed:
+        return ()
+    if len(state.places) != seats:  # the first group, or the first smaller one
+        needed = -(-seats // state.seats_each)
+        reached = {node.name: node.slots for node in state.nodes.values() if not node.silent}
+        return first_layout(seats, reached, needed) or None
+    placed = placements(state)
+    return tuple(placed[seat] for seat in range(seats)) if len(placed) == seats else None
+
+
+def _end_surplus_spares(turn: Turn) -> None:
+    """A group that moved needs slots in which spares were kept."""
+    for site in sites(turn.state) if turn.state.nodes else ():
+        here = [p for p in spares(turn.state) if p.node == site.name]
+        for proc in here[max(0, site.room) + turn.state.settings.spares :]:
+            isolate(turn, proc, "its slot is needed for a seat", capture_stack=False)
+
+
+def wanted_spares(state: State) -> dict[str, int]:
+    """How many processes should wait on each node."""
+    each = state.settings.spares
+    if not state.settings.nodes_needed:
+        return {"": each}
+    seated = {p.node for p in occupants(state).values()}
+    reached = [node for node in state.nodes.values() if not node.silent]
+    return {node.name: each if node.name in seated else node.slots for node in reached}
 
 
 def refill_spares(turn: Turn) -> None:
     """Start as many spares as are wanted and not there, within their budget."""
-    wanted = turn.state.settings.spares
-    for _ in range(wanted - len(spares(turn.state))):
-        ledger, verdict = budgets.charge_spare(turn.state.ledger, wanted, turn.now_s)
-        if isinstance(verdict, budgets.Exceeded):
-            turn.note(ErrorSeen(detector="spares", seat=None, proc=None, detail=f"no further spare: {verdict.reason}"))
-            return
-        turn.update(ledger=ledger)
-        _start_proc(turn, None)
+    wanted = wanted_spares(turn.state)
+    total = sum(wanted.values())
+    for node in sorted(wanted, key=rank):
+        here = sum(p.node == node for p in spares(turn.state))
+        for _ in range(wanted[node] - here):
+            ledger, verdict = budgets.charge_spare(turn.state.ledger, total, turn.now_s)
+            if isinstance(verdict, budgets.Exceeded):
+                detail = f"no further spare: {verdict.reason}"
+                turn.note(ErrorSeen(detector="spares", seat=None, proc=None, detail=detail))
+                return
+            turn.update(ledger=ledger)
+            _start_proc(turn, None, node, None)
 
 
-def fill_seats(turn: Turn, *, use_spares: bool) -> None:
-    """Give every empty seat a process: a spare where there is one, else a new one."""
-    for seat in empty_seats(turn.state):
-        free = spares(turn.state) if use_spares else []
+def fill_seats(turn: Turn, *, use_spares: bool) -> tuple[int, ...]:
+    """Give every empty seat for which there is room a process: a spare where there is one, else a new one.
+
+    The seats that were filled.
+    """
+    placed = placements(turn.state)
+    for seat, node in sorted(placed.items()):
+        moves = node != home(turn.state, seat)
+        free = [p for p in spares(turn.state) if p.node == node] if use_spares else []
+        note_place(turn, seat, node)
         if free:
             incarnation = _next_incarnation(turn, seat)
             turn.put(
@@ -85,29 +184,45 @@ def fill_seats(turn: Turn, *, use_spares: bool) -> None:
                     incarnation=incarnation,
                     since_s=turn.now_s,
                     term=turn.state.term + 1,
-                    filled_by=Rung.SPARE,
+                    filled_by=Rung.REPLACE_NODE if moves else Rung.SPARE,
                 )
             )
         else:
-            _start_proc(turn, seat)
+            _start_proc(turn, seat, node, Rung.REPLACE_NODE if moves else Rung.FORK)
+    note_shortage(turn, short=bool(empty_seats(turn.state)))
+    return tuple(placed)
 
 
-def _start_proc(turn: Turn, seat: int | None) -> None:
+def note_place(turn: Turn, seat: int, node: str) -> None:
+    """Remember which node the seat is on now."""
+    places = turn.state.places
+    if places:
+        turn.update(places=(*places[:seat], node, *places[seat + 1 :]))
+
+
+def note_shortage(turn: Turn, *, short: bool) -> None:
+    """Remember since when seats have had no room."""
+    since_s = turn.now_s if turn.state.short_since_s is None else turn.state.short_since_s
+    turn.update(short_since_s=since_s if short else None)
+
+
+def _start_proc(turn: Turn, seat: int | None, node: str, filled_by: Rung | None) -> None:
     number = turn.state.next_proc
     incarnation = None if seat is None else _next_incarnation(turn, seat)
     turn.update(next_proc=number + 1)
     turn.put(
         Proc(
             proc=number,
+            node=node,
             stage=Stage.STARTED,
             since_s=turn.now_s,
             seat=seat,
             incarnation=incarnation,
             term=turn.state.term + 1,
-            filled_by=None if seat is None else Rung.FORK,
+            filled_by=filled_by,
         )
     )
-    turn.decide(StartProc(proc=number, seat=seat, incarnation=incarnation))
+    turn.decide(StartProc(proc=number, seat=seat, incarnation=incarnation, node=node))
 
 
 def _next_incarnation(turn: Turn, seat: int) -> int:
@@ -121,6 +236,21 @@ def isolate(turn: Turn, proc: Proc, reason: str, *, capture_stack: bool) -> None
     """The process must never act again; its end will be confirmed."""
     turn.stage(proc, Stage.DOOMED)
     turn.decide(Isolate(proc=proc.proc, reason=reason, capture_stack=capture_stack))
+
+
+def note_arrival(turn: Turn) -> None:
+    """Remember it once every seat has reached its loop."""
+    members = occupants(turn.state)
+    arrived = all(p.stage in (Stage.LOOPING, Stage.FINISHED) for p in members.values())
+    if arrived and len(members) == turn.state.seats:
+        turn.update_group(looped=True)
+
+
+def begin_when_joined(turn: Turn) -> None:
+    """The first term of a group, once every seat has joined."""
+    members = occupants(turn.state)
+    if len(members) == turn.state.seats and all(p.stage is Stage.JOINED for p in members.values()):
+        begin_term(turn)
 
 
 def begin_term(turn: Turn) -> None:
@@ -140,7 +270,8 @@ def begin_term(turn: Turn) -> None:
             turn.note(ProcessSeated(proc=proc.proc, seat=seat, incarnation=incarnation))
         turn.stage(proc, Stage.SEATED, term=term, groups="", digest="")
     numbers = tuple(p.proc for p in members.values())
-    turn.note(TermBegan(term=term, members=numbers))
+    nodes = tuple(p.node for p in members.values())
+    turn.note(TermBegan(term=term, members=numbers, nodes=nodes if any(nodes) else ()))
     turn.decide(BeginTerm(term=term, procs=numbers, incarnations=tuple(incarnations)))
 
 

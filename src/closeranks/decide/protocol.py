@@ -6,6 +6,7 @@ supervisor (or a simulator), decisions are carried out by one. ``now_s`` is any 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -160,6 +161,55 @@ class StopAsked(_Value, frozen=True, tag=True):
     signal: int = 15  # its number: a stopped run exits with 128 + signal
 
 
+class KnownProc(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A process, as its node knows it after the coordinator was out of reach."""
+
+    proc: int
+    seat: int | None
+    incarnation: int | None
+    stage: str  # a ``state.Stage``
+    term: int  # the last that it was seated under, else that it was started for
+    newcomer: bool  # joined a group that was training
+    replicated: bool
+    settled: bool
+    looped: bool  # it has been in its loop as a member: its state is the job's
+    paused: ProcPaused | None = None  # the newest
+    groups: str = ""
+    digest: str = ""
+    restored_step: int = -1
+
+
+class NodeJoined(_Value, frozen=True, tag=True):
+    """A node that passed its checks is there, empty; it can hold ``slots`` seats."""
+
+    node: str
+    slots: int
+    domains: Mapping[str, str] = {}  # level to name, e.g. {"rack": "r7"}: what fails as one
+
+
+class NodeLost(_Value, frozen=True, tag=True):
+    """The node is fenced: none of its processes can ever act on the job again."""
+
+    node: str
+    detail: str
+    hopeless: str = ""  # why the run cannot go on without it; empty: find out
+
+
+class NodeSilent(_Value, frozen=True, tag=True):
+    """Nothing is heard of the node, and nothing reaches it; NodeBack or NodeLost will follow."""
+
+    node: str
+    detail: str
+
+
+class NodeBack(_Value, frozen=True, tag=True):
+    """A silent node can be reached again; what was told to it meanwhile was not heard there."""
+
+    node: str
+    procs: tuple[KnownProc, ...]  # all that live there
+    ended: tuple[ProcEnded, ...] = ()  # meanwhile
+
+
 class Tick(_Value, frozen=True, tag=True):
     """Time passed; sent at least every 0.25 s."""
 
@@ -181,6 +231,10 @@ Fact = (
     | StepDone
     | ProcFinished
     | StopAsked
+    | NodeJoined
+    | NodeLost
+    | NodeSilent
+    | NodeBack
     | Tick
 )
 
@@ -189,11 +243,12 @@ Fact = (
 
 
 class StartGroup(_Value, frozen=True, tag=True):
-    """Start one process for every seat: ``procs[seat]``, under this term."""
+    """Start one process for every seat: ``procs[seat]`` on ``nodes[seat]``, under this term."""
 
     term: int
     procs: tuple[int, ...]
     origin: Origin = Origin.NOTHING
+    nodes: tuple[str, ...] = ()  # empty: all on the only node
 
 
 class StartProc(_Value, frozen=True, tag=True):
@@ -202,6 +257,7 @@ class StartProc(_Value, frozen=True, tag=True):
     proc: int
     seat: int | None
     incarnation: int | None
+    node: str = ""  # "": the only node
 
 
 class Isolate(_Value, frozen=True, tag=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from closeranks.decide import endings, membership, trouble
+from closeranks.decide import endings, membership, nodes, trouble
 from closeranks.decide.agree import NoDonor, NoMajority, Plan, agree
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.protocol import PlanRestore
@@ -92,6 +92,7 @@ def go_on_when_restored(turn: Turn) -> None:
 def check_deadlines(turn: Turn) -> None:
     """Time passed: whoever did not do in time what the recovery needs is lost, or the attempt has failed."""
     {
+        Life.ASSEMBLING: nodes.assembling_late,
         Life.JOINING: _joining_late,
         Life.REGROUPING: _regrouping_late,
         Life.RESTORING: _restoring_late,
@@ -99,6 +100,7 @@ def check_deadlines(turn: Turn) -> None:
         Life.GATHERING: _gathering_late,
         Life.CLEARING: _clearing_late,
     }.get(turn.state.life, lambda _: None)(turn)
+    nodes.check_room(turn)
     check_poison(turn)
     _settle_plain(turn)
 
@@ -111,7 +113,10 @@ def _joining_late(turn: Turn) -> None:
     group, allowed_s = turn.state.group, turn.state.settings.deadlines.join_s
     if group.joined_s is None or not _waits(turn, group.joined_s, allowed_s):
         return
-    missing = [seat for seat, p in membership.occupants(turn.state).items() if p.stage is Stage.STARTED]
+    late = [p for p in membership.occupants(turn.state).values() if p.stage is Stage.STARTED]
+    if not all(turn.reaches(p) for p in late):
+        return
+    missing = [p.seat for p in late if p.seat is not None]
     detail = f"seats {missing} did not call join() within {allowed_s:g} s of the first that did"
     way_out = "every process must call it; give more time with --join-timeout"
     trouble.meet(turn, Trouble(seen=Seen.NO_JOIN, detail=detail, seats=tuple(missing)), hopeless=way_out)
@@ -164,7 +169,7 @@ def _resuming_late(turn: Turn) -> None:
 
 
 def _isolate_late(turn: Turn, procs: list[Proc], what: str, allowed_s: float) -> None:
-    late = tuple(p for p in procs if _waits(turn, p.since_s, allowed_s))
+    late = tuple(p for p in procs if _waits(turn, p.since_s, allowed_s) and turn.reaches(p))
     if not late:
         return
     seats = tuple(p.seat for p in late if p.seat is not None)
@@ -176,7 +181,8 @@ def _isolate_late(turn: Turn, procs: list[Proc], what: str, allowed_s: float) ->
 
 def _ends_late(turn: Turn) -> bool:
     allowed_s = turn.state.settings.deadlines.isolate_s
-    late = [p for p in membership.ending_members(turn.state) if _waits(turn, p.since_s, allowed_s)]
+    ending = [p for p in membership.ending_members(turn.state) if turn.reaches(p)]
+    late = [p for p in ending if _waits(turn, p.since_s, allowed_s)]
     if not late:
         return False
     names = [f"p{p.proc} of seat {p.seat}" for p in late]
@@ -189,9 +195,10 @@ def _ends_late(turn: Turn) -> bool:
 
 def _clearing_late(turn: Turn) -> None:
     allowed_s = turn.state.settings.deadlines.isolate_s
-    if not _waits(turn, turn.state.since_s, allowed_s):
+    ending = [p for p in membership.ending_members(turn.state) if turn.reaches(p)]
+    if not ending or not _waits(turn, turn.state.since_s, allowed_s):
         return
-    names = [f"p{p.proc} of seat {p.seat}" for p in membership.ending_members(turn.state)]
+    names = [f"p{p.proc} of seat {p.seat}" for p in ending]
     detail = f"{', '.join(names)} did not end within {allowed_s:g} s"
     found = Trouble(seen=Seen.DEADLINE, detail=detail, allowed_s=allowed_s)
     trouble.meet(turn, found, hopeless="they could act beside a new group, so none is started")

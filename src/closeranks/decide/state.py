@@ -30,22 +30,27 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     resume_s: float = 30.0  # until all members have opened an attempt, after they were told to go on
     join_s: float = 600.0  # from the first join to the last
     plain_settle_s: float = 10.0  # a restarted script without the library counts as recovered after this
+    nodes_s: float = 600.0  # from the beginning until enough nodes are there to start on
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the user decides; everything else the controller decides itself."""
 
     seats: int
-    spares: int = 0
+    spares: int = 0  # on every node that has seats; a node without keeps a spare warm in each of its slots
+    nodes_needed: int = 0  # the group starts once so many are there; 0: a run of one node, which needs no name
     limits: Limits = Limits()
     deadlines: Deadlines = Deadlines()
     tries_per_rung: int = 2  # newcomers that may be lost in one incident before the next rung is taken
+    nodes_min: int = 0  # with state saved, so few nodes may go on with fewer seats, if no other comes; 0: never
+    node_patience_s: float = 600.0  # seats without room wait so long for a node, survivors paused
 
 
 class Life(StrEnum):
     """Where the run stands."""
 
     NEW = "new"
+    ASSEMBLING = "assembling"  # the nodes to start on are awaited
     JOINING = "joining"  # a group was started and runs towards join
     REGROUPING = "regrouping"  # a term began, its members connect
     RESTORING = "restoring"  # the restore plan is out
@@ -58,7 +63,8 @@ class Life(StrEnum):
 
 # Every transition that is possible; the controller refuses any other as a defect of its own.
 NEXT: Mapping[Life, frozenset[Life]] = {
-    Life.NEW: frozenset({Life.JOINING, Life.ENDED}),
+    Life.NEW: frozenset({Life.ASSEMBLING, Life.JOINING, Life.ENDED}),
+    Life.ASSEMBLING: frozenset({Life.JOINING, Life.ENDED}),
     Life.JOINING: frozenset({Life.REGROUPING, Life.CLEARING, Life.ENDED}),
     Life.REGROUPING: frozenset({Life.RESTORING, Life.GATHERING, Life.CLEARING, Life.ENDED}),
     Life.RESTORING: frozenset({Life.RUNNING, Life.GATHERING, Life.CLEARING, Life.ENDED}),
@@ -91,10 +97,20 @@ class Stage(StrEnum):
 TRAINING = frozenset({Stage.BUILDING, Stage.RESUMING, Stage.LOOPING})
 
 
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that is there."""
+
+    name: str
+    slots: int  # seats that it can hold
+    domains: Mapping[str, str] = {}
+    silent: bool = False  # nothing reaches it now, what runs there may live
+
+
 class Proc(msgspec.Struct, frozen=True, kw_only=True):
     """A process that lives, or whose end is not yet certain."""
 
     proc: int
+    node: str = ""
     stage: Stage
     since_s: float  # when it came to this stage
     seat: int | None = None  # None: a spare
@@ -126,6 +142,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     seats: tuple[int, ...]
     exit_code: int  # of the process that was lost first; 0: none ended by itself so far
     summary: str
+    nodes: tuple[str, ...] = ()  # lost in it
+    domains: tuple[str, ...] = ()  # failed in it
     phase: Phase = Phase.SEE
     rung: Rung = Rung.STOP
     failures: Mapping[Rung, int] = {}  # newcomers lost and attempts failed, by rung
@@ -164,6 +182,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """All of it."""
 
     settings: Settings
+    shrunk_to: int = 0  # seats of the group since it became smaller; 0: it has all of them
     ledger: Ledger
     pace: Pace
     life: Life = Life.NEW
@@ -172,6 +191,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     next_proc: int = 1
     next_incident: int = 1
     procs: Mapping[int, Proc] = {}
+    nodes: Mapping[str, Node] = {}  # those that are there; empty in a run of one node
+    lost_nodes: Mapping[str, Node] = {}  # and not back
+    short_since_s: float | None = None  # since then seats have no room; None: all have
+    places: tuple[str, ...] = ()  # node by seat, where it is or last was; empty in a run of one node
     incarnations: tuple[int, ...] = ()  # newest by seat
     library: bool = False  # some process called join, ever
     group: Group = Group()
@@ -182,3 +205,13 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     unhelped_step: int | None = None  # newest step when regrouping in place last ended an incident
     stop: Stop | None = None
     ending: Ending | None = None
+
+    @property
+    def seats(self) -> int:
+        """Of the group as it is now."""
+        return self.shrunk_to or self.settings.seats
+
+    @property
+    def seats_each(self) -> int:
+        """An equal share of the seats, for each of the nodes that are needed."""
+        return -(-self.settings.seats // max(1, self.settings.nodes_needed))

@@ -1,26 +1,26 @@
-"""From trouble to a rung: open or widen the incident, book it, choose, carry the choice out."""
+"""From trouble to a rung: open or widen the incident, have a rung chosen, carry the choice out."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from closeranks.decide import budgets, endings, ladder, membership, pace
+from closeranks.decide import endings, ladder, membership, pace
+from closeranks.decide.choice import FROM_SCRATCH, choose, spent
 from closeranks.decide.diagnosis import Diagnosis, Seen, Trouble, diagnose, signature, when
 from closeranks.decide.protocol import InterruptTerm, Origin
 from closeranks.decide.state import Incident, Life, Proc, Stage, State
 from closeranks.decide.turn import Turn
 from closeranks.events import Decided, Diagnosed, ErrorSeen, IncidentOpened, IncidentWidened, Phase, Rung
 
-_FROM_SCRATCH = (Rung.COLD_RESTART, Rung.ROLL_BACK)  # the group ends and starts again
 _OWN = frozenset({Seen.EXCEPTION, Seen.LEFT_EARLY})
-_UNTRUSTED = frozenset({Seen.DIGEST, Seen.NO_DONOR})
+_NOT_OF_THE_SCRIPT = frozenset({Seen.NODE, Seen.SILENCE, Seen.COORDINATOR})
 _LIVES_AFTER_INTERRUPT = frozenset({Stage.INTERRUPTED, Stage.PAUSED, Stage.STARTED, Stage.JOINED, Stage.WARM})
 
 
 def meet(
-    turn: Turn, trouble: Trouble, *, gone: Proc | None = None, stuck: tuple[Proc, ...] = (), hopeless: str = ""
+    turn: Turn, trouble: Trouble, *, gone: tuple[Proc, ...] = (), stuck: tuple[Proc, ...] = (), hopeless: str = ""
 ) -> None:
-    """Something went wrong: ``gone`` has ended because of it, ``stuck`` live and have to be isolated.
+    """Something went wrong: ``gone`` have ended because of it, ``stuck`` live and have to be isolated.
 
     ``hopeless`` says why nothing can be done about it; empty when the ladder is to be tried.
     """
@@ -32,18 +32,20 @@ def meet(
     start_up = _is_start_up(state, trouble)
     diagnosis = diagnose(trouble, repeated=bool(repeated), start_up=start_up)
     _open_or_widen(turn, trouble, diagnosis)
-    _count_failures(turn, trouble, (*stuck, *([gone] if gone else [])), attempt=state.incident is not None)
-    if gone is not None and gone.proc in turn.state.procs:
-        turn.drop(gone)
+    _count_failures(turn, trouble, (*stuck, *gone), attempt=state.incident is not None)
+    for proc in gone:
+        turn.drop(proc)
     doomed = [replace(proc, stage=Stage.DOOMED, since_s=turn.now_s) for proc in stuck]
     for proc in doomed:
         turn.put(proc)
-    choice = _choose(turn, trouble, diagnosis.fault, start_up=start_up, hopeless=hopeless or repeated)
+    choice = choose(turn, trouble, diagnosis.fault, start_up=start_up, hopeless=hopeless or repeated)
     _carry_out(turn, trouble, choice, doomed)
 
 
 def _is_start_up(state: State, trouble: Trouble) -> bool:
     """Before the loop nobody can be regrouped; a bug before the first step would meet a newcomer again."""
+    if trouble.seen in _NOT_OF_THE_SCRIPT:
+        return False  # whatever the script was about to do, this was not its fault
     own_bug = trouble.seen in _OWN or bool(trouble.code)
     return state.library and (not state.group.looped or (own_bug and state.group.newest_step < 0))
 
@@ -53,6 +55,7 @@ def _is_start_up(state: State, trouble: Trouble) -> bool:
 
 def _open_or_widen(turn: Turn, trouble: Trouble, diagnosis: Diagnosis) -> None:
     incident = turn.state.incident
+    nodes = (trouble.node,) if trouble.node else ()
     first_sign_s = _first_sign_s(turn, trouble)
     seats = trouble.seats
     if incident is None:
@@ -61,6 +64,7 @@ def _open_or_widen(turn: Turn, trouble: Trouble, diagnosis: Diagnosis) -> None:
             number=number,
             opened_s=first_sign_s,
             seats=seats,
+            nodes=nodes,
             exit_code=trouble.exit_code,
             summary=trouble.detail,
             done_before=turn.state.group.newest_step,
@@ -74,6 +78,7 @@ def _open_or_widen(turn: Turn, trouble: Trouble, diagnosis: Diagnosis) -> None:
             incident=replace(
                 incident,
                 seats=tuple(sorted({*incident.seats, *seats})),
+                nodes=(*incident.nodes, *nodes),
                 exit_code=incident.exit_code or trouble.exit_code,
             )
         )
@@ -114,9 +119,10 @@ def _count_failures(turn: Turn, trouble: Trouble, lost: tuple[Proc, ...], *, att
     by_itself = trouble.seen in (Seen.EXCEPTION, Seen.LEFT_EARLY, Seen.DEADLINE) or bool(trouble.code)
     # A newcomer that fails by itself would fail again; one that was killed from outside deserves another try.
     weight = turn.state.settings.tries_per_rung if by_itself else 1
-    for proc in lost:
-        if proc.filled_by is not None and not proc.holds_state:
-            _count(turn, proc.filled_by, weight)
+    failed = [p.filled_by for p in lost if p.filled_by is not None and not p.holds_state]
+    # However many of them were on a node that was lost, it was one attempt.
+    for rung in dict.fromkeys(failed) if trouble.node else failed:
+        _count(turn, rung, weight)
     if attempt and not lost and trouble.seen in (Seen.POISON, Seen.DEADLINE, Seen.STANDSTILL):
         _count(turn, Rung.REGROUP, 1)
 
@@ -127,14 +133,14 @@ def _count(turn: Turn, rung: Rung, times: int) -> None:
     turn.update(incident=replace(incident, failures=failures))
 
 
-def _remember(turn: Turn, trouble: Trouble, gone: Proc | None) -> str:
+def _remember(turn: Turn, trouble: Trouble, gone: tuple[Proc, ...]) -> str:
     """Why this failure is deterministic; empty when it is not known to be."""
     state = turn.state
     mark = signature(trouble, state.group.newest_step)
     # Without the library no step is known, and whoever loses a peer fails at the same line each time.
     if mark is None or not state.library:
         return ""
-    term = state.group.term if gone is None else gone.term
+    term = gone[0].term if gone else state.group.term
     seen_in = state.signatures.get(mark)
     turn.update(signatures={**state.signatures, mark: term if seen_in is None else min(term, seen_in)})
     # Several seats that fail alike under one term are one failure; under a later term it was repeated.
@@ -150,66 +156,6 @@ def _remember(turn: Turn, trouble: Trouble, gone: Proc | None) -> str:
     )
 
 
-# --- the choice -------------------------------------------------------------------------------------------------
-
-
-def _choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless: str) -> ladder.Choice:
-    state, incident = turn.state, turn.incident()
-    members = membership.occupants(state).values()
-    restarted, cold_budget = budgets.charge_start(state.ledger) if start_up else budgets.charge_cold(state.ledger)
-    situation = ladder.Situation(
-        fault=fault,
-        lost=len(membership.empty_seats(state)),
-        survivors=sum(p.holds_state for p in members),
-        spares=len(membership.spares(state)),
-        looped=state.group.looped,
-        start_up=start_up,
-        replicated=all(p.replicated for p in members),
-        corrupt=trouble.detail if trouble.seen in _UNTRUSTED or _is_overdue_end(state, trouble) else "",
-        hopeless=hopeless,
-        spent=_spent(state, incident),
-        budget=_book(turn, trouble, fault, first=incident.rung is Rung.STOP),
-        cold_budget=cold_budget,
-        saved_step=state.saved_step,
-        suspect=trouble.detail if trouble.seen is Seen.DIGEST else "",
-    )
-    turn.phase(Phase.DECIDE)
-    choice = ladder.choose(situation)
-    if choice.rung in _FROM_SCRATCH:
-        turn.update(ledger=replace(turn.state.ledger, starts=restarted.starts, colds=restarted.colds))
-    term = turn.state.term + (choice.rung is not Rung.STOP)
-    turn.note(Decided(incident=incident.number, rung=choice.rung, term=term, reason=choice.reason))
-    turn.update(incident=replace(turn.incident(), rung=choice.rung))
-    return choice
-
-
-def _book(turn: Turn, trouble: Trouble, fault: str, *, first: bool) -> budgets.Within | budgets.Exceeded:
-    """Book the incident (once) and each of its losses; the first budget that is exceeded decides."""
-    ledger, verdict = turn.state.ledger, budgets.Within()
-    verdicts: list[budgets.Within | budgets.Exceeded] = []
-    if first:
-        ledger, verdict_of_all = budgets.charge_incident(ledger, turn.now_s)
-        verdicts.append(verdict_of_all)
-    for seat in trouble.seats:
-        ledger, verdict_of_cause = budgets.charge_cause(ledger, fault, seat, turn.now_s)
-        verdicts.append(verdict_of_cause)
-    turn.update(ledger=ledger)
-    return next((v for v in verdicts if isinstance(v, budgets.Exceeded)), verdict)
-
-
-def _spent(state: State, incident: Incident) -> frozenset[Rung]:
-    spent = {rung for rung, times in incident.failures.items() if times >= state.settings.tries_per_rung}
-    # Regrouping ended the last incident, but the job got no further than one step: it does not help.
-    if state.unhelped_step is not None and state.group.newest_step <= state.unhelped_step:
-        spent.add(Rung.REGROUP)
-    return frozenset(spent)
-
-
-def _is_overdue_end(state: State, trouble: Trouble) -> bool:
-    """A process that cannot be ended could still act beside its successor: no warm rung is safe."""
-    return trouble.seen is Seen.DEADLINE and not trouble.seats and state.life is Life.GATHERING
-
-
 # --- carrying it out --------------------------------------------------------------------------------------------
 
 
@@ -223,10 +169,10 @@ def _carry_out(turn: Turn, trouble: Trouble, choice: ladder.Choice, doomed: list
     if choice.rung is Rung.STOP:
         told = dict.fromkeys((incident.summary, trouble.detail, choice.reason))
         endings.fail(turn, incident.exit_code or 1, "; ".join(told))
-    elif choice.rung in _FROM_SCRATCH:
+    elif choice.rung in FROM_SCRATCH:
         _clear(turn, trouble, choice.rung)
     else:
-        _gather(turn, trouble, use_spares=Rung.SPARE not in _spent(turn.state, incident))
+        _gather(turn, trouble, use_spares=Rung.SPARE not in spent(turn.state, incident))
 
 
 def _clear(turn: Turn, trouble: Trouble, rung: Rung) -> None:
@@ -235,12 +181,27 @@ def _clear(turn: Turn, trouble: Trouble, rung: Rung) -> None:
     turn.update(incident=replace(turn.incident(), failures={}, plan_step=None))
     for proc in membership.occupants(turn.state).values():
         membership.isolate(turn, proc, f"{rung}: {trouble.detail}", capture_stack=False)
+    if rung is Rung.SHRINK:
+        turn.update(shrunk_to=trouble.fewer_seats)
+    start_when_clear(turn)
+
+
+def clear_again(turn: Turn, why: str) -> None:
+    """The group was to end when the coordinator did: see to it."""
+    turn.enter(Life.CLEARING)
+    for proc in membership.occupants(turn.state).values():
+        membership.isolate(turn, proc, why, capture_stack=False)
     start_when_clear(turn)
 
 
 def start_when_clear(turn: Turn) -> None:
     """Start the group anew once every member of the old one has ended."""
-    if turn.state.life is Life.CLEARING and not membership.ending_members(turn.state):
+    state = turn.state
+    if state.life is not Life.CLEARING or membership.ending_members(state):
+        return
+    short = membership.layout(state) is None
+    membership.note_shortage(turn, short=short)
+    if not short:
         turn.phase(Phase.INTERRUPT)
         turn.phase(Phase.REGROUP)
         membership.start_group(turn, _origin(turn))
@@ -249,7 +210,8 @@ def start_when_clear(turn: Turn) -> None:
 def _origin(turn: Turn) -> Origin:
     if turn.state.saved_step is None:
         return Origin.NOTHING
-    return Origin.VERIFIED if turn.incident().rung is Rung.ROLL_BACK else Origin.NEWEST
+    incident = turn.state.incident
+    return Origin.VERIFIED if incident is not None and incident.rung is Rung.ROLL_BACK else Origin.NEWEST
 
 
 def _gather(turn: Turn, trouble: Trouble, *, use_spares: bool) -> None:
@@ -261,9 +223,25 @@ def _gather(turn: Turn, trouble: Trouble, *, use_spares: bool) -> None:
     if told:
         for proc in told:
             turn.stage(proc, Stage.INTERRUPTED)
-        numbers = tuple(p.proc for p in told)
-        turn.decide(InterruptTerm(term=turn.state.group.term, procs=numbers, reason=trouble.detail))
+        for term in sorted({p.term for p in told}):
+            numbers = tuple(p.proc for p in told if p.term == term)
+            turn.decide(InterruptTerm(term=term, procs=numbers, reason=trouble.detail))
     membership.fill_seats(turn, use_spares=use_spares)
+    regroup_when_gathered(turn)
+
+
+def fill_from(turn: Turn, node: str) -> None:
+    """A node is there that seats without room have waited for."""
+    state, incident = turn.state, turn.incident()
+    if not membership.empty_seats(state):
+        return
+    filled = membership.fill_seats(turn, use_spares=Rung.SPARE not in spent(state, incident))
+    if filled:
+        moves = any(membership.home(state, seat) != node for seat in filled)
+        rung = Rung.REPLACE_NODE if moves else Rung.FORK
+        reason = f"{node} is there and takes seats {list(filled)}; the other members have kept their state"
+        turn.note(Decided(incident=incident.number, rung=rung, term=state.term + 1, reason=reason))
+        turn.update(incident=replace(turn.incident(), rung=rung))
     regroup_when_gathered(turn)
 
 
@@ -279,5 +257,5 @@ def regroup_when_gathered(turn: Turn) -> None:
         return
     if turn.incident().phase is Phase.INTERRUPT:
         turn.phase(Phase.REGROUP)
-    if all(p.stage in (Stage.PAUSED, Stage.WARM) for p in members):
+    if all(p.stage in (Stage.PAUSED, Stage.WARM) for p in members) and not membership.empty_seats(state):
         membership.begin_term(turn)

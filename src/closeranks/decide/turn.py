@@ -34,6 +34,11 @@ class Turn:
         poison: Poison | None = None if life in (Life.GATHERING, Life.CLEARING) else self.state.poison
         self.update(life=life, since_s=self.now_s, poison=poison)
 
+    def reaches(self, proc: Proc) -> bool:
+        """Decisions about the process arrive, and its facts: no deadline of it is void."""
+        node = self.state.nodes.get(proc.node)
+        return node is None or not node.silent
+
     def put(self, proc: Proc) -> None:
         """Add or replace a process."""
         self.update(procs={**self.state.procs, proc.proc: proc})

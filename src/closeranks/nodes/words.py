@@ -8,21 +8,12 @@ from __future__ import annotations
 
 import msgspec
 
-from closeranks.decide.protocol import Decision, Fact, ProcEnded, ProcPaused
-from closeranks.events import AnyEvent
+from closeranks.decide.protocol import Decision, Fact, KnownProc, ProcEnded
+from closeranks.events import AnyEvent, Stamp
 
 
 class _Word(msgspec.Struct, frozen=True, kw_only=True, tag_field="word", forbid_unknown_fields=True):
     pass
-
-
-class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The leader's clockwork; a node obeys it while it follows this leader."""
-
-    beat_s: float = 0.5  # from one heartbeat of a node to its next
-    lease_s: float = 3.0  # a grant lasts so long from the moment its beat was sent
-    fence_s: float = 1.0  # after its last grant a node kills workers that have not paused by then
-    authority_grace_s: float = 300.0  # training goes on so long without the authority, while all nodes hear each other
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,6 +21,10 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     host: str
     port: int
+
+    def __str__(self) -> str:
+        """``host:port``, an IPv6 address in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 # --- node to coordinator ------------------------------------------------------------------------------------------
@@ -50,24 +45,6 @@ class Introduction(_Word, frozen=True, tag=True):
     follows: int = 0  # epoch of the leader from which it still holds a grant; 0: none
 
 
-class KnownProc(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A process of this node, as its supervisor knows it."""
-
-    proc: int
-    seat: int | None
-    incarnation: int | None
-    stage: str  # a decide.state.Stage; "interrupted" by its node: told to leave its attempt, not heard of since
-    term: int  # the last that it was seated under, else that it was started for
-    newcomer: bool  # joined a group that was training
-    replicated: bool
-    settled: bool
-    looped: bool  # it has been in its loop as a member: its state is the job's
-    paused: ProcPaused | None = None  # the newest
-    groups: str = ""
-    digest: str = ""
-    restored_step: int = -1
-
-
 class Report(_Word, frozen=True, tag=True):
     """Everything that a new coordinator has to know of this node."""
 
@@ -82,11 +59,11 @@ class Report(_Word, frozen=True, tag=True):
 
 
 class SeatSign(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Vitals of one seat; ages instead of times, for clocks differ."""
+    """Vitals of one seat, as in ``signs.Reading``. Times are CLOCK_MONOTONIC of its node."""
 
     proc: int
     seat: int
-    still_s: float  # since its page last moved
+    moved_ns: int
     doing: int
     term: int
     step: int
@@ -97,8 +74,8 @@ class SeatSign(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     operation: int
     operation_bytes: int
     section_hash: int
-    own_s: float
-    rehearsed_s: float
+    own_ns: int
+    rehearsed_ns: int
     asked: bool  # it was told to end
 
 
@@ -113,9 +90,12 @@ class Beat(_Word, frozen=True, tag=True):
     """A heartbeat and a summary of vitals. Answered by Granted at once."""
 
     number: int
+    sent_ns: int  # CLOCK_MONOTONIC of the node
+    granted: int = 0  # newest beat whose grant has arrived
     signs: tuple[SeatSign, ...] = ()
     closed: tuple[ClosedHere, ...] = ()  # since the last beat
     open_step: int = 0  # highest that a seat here has opened or is about to
+    quiet_s: float = 0.0  # since a process here printed something: the only sign of scripts without the library
 
 
 class Heard(_Word, frozen=True, tag=True):
@@ -198,7 +178,7 @@ class Welcome(_Word, frozen=True, tag=True):
 
     epoch: int
     leader: str  # its node
-    times: Times
+    beat_s: float  # from one heartbeat of the node to its next
     term: int  # newest of the run: what belongs to an older one is stale
 
 
@@ -209,17 +189,23 @@ class TurnedAway(_Word, frozen=True, tag=True):
     final: bool
 
 
+class ReportAgain(_Word, frozen=True, tag=True):
+    """The node was silent for a while: how do things stand there?"""
+
+
 class Granted(_Word, frozen=True, tag=True):
     """The beat was heard: act until the moment it was sent plus ``lease_s``."""
 
     number: int
+    lease_s: float
 
 
 class Do(_Word, frozen=True, tag=True):
-    """Carry out a decision, as far as it concerns this node's processes. ``store``: of StartGroup and BeginTerm."""
+    """Carry out a decision, as far as it concerns this node's processes."""
 
     decision: Decision
-    store: Address | None = None
+    store: Address | None = None  # where the members of StartGroup and BeginTerm meet
+    stamp: Stamp | None = None  # of a Note
 
 
 class OpenStore(_Word, frozen=True, tag=True):
@@ -250,6 +236,12 @@ class Confirm(_Word, frozen=True, tag=True):
     proc: int
 
 
+class StopAt(_Word, frozen=True, tag=True):
+    """An orderly stop: every seat leaves its loop once this step is closed."""
+
+    step: int
+
+
 class Memo(_Word, frozen=True, tag=True):
     """Keep this for the next leader: budgets, and whatever cannot be seen from outside. The newest wins."""
 
@@ -263,4 +255,6 @@ class Dismissed(_Word, frozen=True, tag=True):
     procs: tuple[int, ...]
 
 
-FromCoordinator = Welcome | TurnedAway | Granted | Do | OpenStore | Reach | Probe | Confirm | Memo | Dismissed
+FromCoordinator = (
+    Welcome | TurnedAway | ReportAgain | Granted | Do | StopAt | OpenStore | Reach | Probe | Confirm | Memo | Dismissed
+)

@@ -19,6 +19,7 @@ _WIDTH: Final = 1080
 _LEFT: Final = 76
 _RIGHT: Final = 12
 _LANE: Final = 22
+_LETTER: Final = 7
 _CHART: Final = 130
 _POINTS: Final = 600
 _TICKS: Final = 8
@@ -32,6 +33,7 @@ class Mark(NamedTuple):
 
     at_s: float
     title: str
+    interrupts: bool = True  # training stood still there
 
 
 class Axis(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +64,7 @@ def timeline(axis: Axis, lanes: Sequence[Lane]) -> str:
         top = row * _LANE
         parts.append(f'<text class="lane" x="0" y="{top + 15}">{escape(lane.name)}</text>')
         parts += [_rectangle(axis, segment, top) for segment in lane.segments]
+        parts += _nodes(axis, lane.segments, top)
     return _svg(bottom, [*parts, *_marks(axis, bottom)], "category of each seat and spare over time")
 
 
@@ -100,11 +103,22 @@ def round_values(low: float, high: float, count: int) -> list[float]:
 def _rectangle(axis: Axis, segment: Segment, top: float) -> str:
     left = axis.x(segment.span.begin_s)
     width = max(0.6, axis.x(segment.span.end_s) - left)
-    title = f"{segment.process or 'nobody'}: {segment.category.value}, {segment.span.length_s:.3f} s"
+    where = f" on {segment.node}" if segment.node else ""
+    title = f"{segment.process or 'nobody'}{where}: {segment.category.value}, {segment.span.length_s:.3f} s"
     return (
         f'<rect class="{css_class(segment.category)}" x="{left:.2f}" y="{top + 3}" width="{width:.2f}" '
         f'height="{_LANE - 6}"><title>{escape(title)}</title></rect>'
     )
+
+
+def _nodes(axis: Axis, segments: Iterable[Segment], top: float) -> Iterable[str]:
+    """The name of the node where a place moves to it, if there is room."""
+    seated = (segment for segment in segments if segment.node)
+    for node, group in itertools.groupby(seated, key=lambda segment: segment.node):
+        spans = [segment.span for segment in group]
+        left = axis.x(spans[0].begin_s)
+        if axis.x(spans[-1].end_s) - left >= _LETTER * (len(node) + 1):
+            yield f'<text class="node" x="{left + 4:.2f}" y="{top + 15}">{escape(node)}</text>'
 
 
 def _ticks(axis: Axis, bottom: float) -> Iterable[str]:
@@ -117,7 +131,8 @@ def _ticks(axis: Axis, bottom: float) -> Iterable[str]:
 def _marks(axis: Axis, bottom: float) -> Iterable[str]:
     for mark in axis.marks:
         x = f"{axis.x(mark.at_s):.1f}"
-        yield f'<line class="mark" x1="{x}" x2="{x}" y1="0" y2="{bottom}"><title>{escape(mark.title)}</title></line>'
+        style = "mark" if mark.interrupts else "takeover"
+        yield f'<line class="{style}" x1="{x}" x2="{x}" y1="0" y2="{bottom}"><title>{escape(mark.title)}</title></line>'
 
 
 def _svg(bottom: float, parts: Iterable[str], label: str) -> str:
@@ -126,7 +141,7 @@ def _svg(bottom: float, parts: Iterable[str], label: str) -> str:
 
 def _between_marks(points: Points, marks: Iterable[Mark]) -> Iterable[Points]:
     """Stretches of the line: it is not drawn through a time in which nothing was measured."""
-    at_s = sorted(mark.at_s for mark in marks)
+    at_s = sorted(mark.at_s for mark in marks if mark.interrupts)
     for _, stretch in itertools.groupby(points, key=lambda point: bisect.bisect(at_s, point[0])):
         yield list(stretch)
 

@@ -8,6 +8,7 @@ records about them. The sum over the categories is checked against the clock, pl
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -58,6 +59,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float
     seconds: Seconds
     stalled: dict[str, float]  # the stalled seconds by part of a recovery, see stalls.STALL_PARTS
+    nodes: tuple[str, ...] = ()  # on which its processes were, in order; empty in a run on one node
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +144,13 @@ def _spare_place(history: History, process: Process) -> Place:
     span = _spare_span(history, process)
     ready_s = span.end_s if process.ready_s is None else min(max(process.ready_s, span.begin_s), span.end_s)
     seconds = {Category.START_UP: ready_s - span.begin_s, Category.SPARE_IDLE: span.end_s - ready_s}
-    return Place(name=f"spare p{process.proc}", wall_s=span.length_s, seconds=_positive(seconds), stalled={})
+    return Place(
+        name=f"spare p{process.proc}",
+        wall_s=span.length_s,
+        seconds=_positive(seconds),
+        stalled={},
+        nodes=(process.node,) if process.node else (),
+    )
 
 
 def _spare_span(history: History, process: Process) -> Span:
@@ -167,7 +175,14 @@ def _seat_place(history: History, seat: int) -> Place:
     rest = Span(at_s, history.span.end_s)
     parts.append(_gap_seconds(history, before, rest, followed=False))
     stalls.append(_gap_stalls(history, before, rest, parts[-1]))
-    return Place(name=f"seat {seat}", wall_s=history.span.length_s, seconds=_sum(parts), stalled=_sum(stalls))
+    nodes = (node for node, _ in itertools.groupby(stay.process.node for stay in history.stays[seat]) if node)
+    return Place(
+        name=f"seat {seat}",
+        wall_s=history.span.length_s,
+        seconds=_sum(parts),
+        stalled=_sum(stalls),
+        nodes=tuple(nodes),
+    )
 
 
 def _gap_seconds(history: History, before: Stay | None, gap: Span, *, followed: bool) -> Seconds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -13,6 +13,7 @@ from closeranks.events import (
     CheckpointCommitted,
     IncidentClosed,
     IncidentOpened,
+    NodeStarted,
     Phase,
     PhaseBegan,
     ProcessExited,
@@ -62,6 +63,7 @@ class Process(msgspec.Struct, kw_only=True):
     proc: int
     born_seat: int | None
     started_s: float
+    node: str = ""  # on which it runs, in a job on several
     ready_s: float | None = None
     seat: int | None = None
     seated_s: float | None = None
@@ -148,6 +150,11 @@ def history_of(records: Sequence[Record]) -> History:
     )
 
 
+def is_of_several_nodes(records: Iterable[Record]) -> bool:
+    """Whether these are records of a job that spans nodes, be it only one journal of several."""
+    return any(record.stamp is not None or isinstance(record.event, NodeStarted) for record in records)
+
+
 def _durable_step(records: Sequence[Record]) -> int | None:
     found: int | None = None
     for record in records:
@@ -199,11 +206,20 @@ def _work(steps: Sequence[StepClosed]) -> list[tuple[Span, Category]]:
 
 def _processes(records: Sequence[Record]) -> dict[int, Process]:
     found: dict[int, Process] = {}
+    several = is_of_several_nodes(records)
     for record in records:
         event = record.event
         if isinstance(event, ProcessStarted):
-            found[event.proc] = Process(proc=event.proc, born_seat=event.seat, seat=event.seat, started_s=record.mono_s)
-        elif isinstance(event, ProcessReady | ProcessSeated | ProcessFailed | ProcessExited | Account | SeatStalled):
+            found[event.proc] = Process(
+                proc=event.proc,
+                born_seat=event.seat,
+                seat=event.seat,
+                started_s=record.mono_s,
+                node=record.node if several else "",
+            )
+    for record in records:
+        event = record.event
+        if isinstance(event, ProcessReady | ProcessSeated | ProcessFailed | ProcessExited | Account | SeatStalled):
             process = found.get(event.proc)
             if process is not None:  # else its start was in a damaged line
                 _note(process, event, record.mono_s)

@@ -12,6 +12,7 @@ from closeranks.faults import CATALOGUE
 from closeranks.observe.charts import Axis, Mark, css_class, curve, timeline
 from closeranks.observe.history import History, history_of
 from closeranks.observe.incidents import Incident
+from closeranks.observe.nodes import coordinator_text, seats_on, span_text
 from closeranks.observe.report import NBSP, Report, mean_loss, percent_text, phases_text, seconds_text
 from closeranks.observe.saves import lines_of
 from closeranks.observe.timeline import lanes
@@ -40,6 +41,7 @@ vertical-align:3px;margin-left:8px}
 svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:12px}
 svg .lane{fill:var(--ink)}svg rect{shape-rendering:crispEdges}svg .grid{stroke:var(--line);stroke-width:1}
 svg .mark{stroke:var(--stalled);stroke-width:1;stroke-dasharray:3 3}
+svg .takeover{stroke:var(--start-up);stroke-width:1.5;stroke-dasharray:2 3}svg .node{fill:#fff;font-size:11px}
 svg polyline{fill:none;stroke:var(--start-up);stroke-width:1.6;stroke-linejoin:round;stroke-linecap:round}
 .useful{fill:var(--useful);background:var(--useful)}.repeated{fill:var(--repeated);background:var(--repeated)}
 .stalled{fill:var(--stalled);background:var(--stalled)}.start-up{fill:var(--start-up);background:var(--start-up)}
@@ -78,6 +80,7 @@ def page(records: Sequence[Record], report: Report) -> str:
             _section("Seats and spares over time", timeline(axis, lanes(history))),
             _curves(axis, history.steps),
             _section("Incidents", _incident_table(report)),
+            _nodes(report),
             _problems(report),
         )
     )
@@ -121,6 +124,26 @@ def _tiles(report: Report) -> str:
     return f'<div class="tiles">{tiles}</div>'
 
 
+def _nodes(report: Report) -> str:
+    """Empty for a run on one node."""
+    if not report.nodes:
+        return ""
+    rows = "".join(
+        f"<tr><td>{escape(row.node)}<td>{escape(row.hostname or '-')}"
+        f"<td>{escape(seats_on(report.sittings, row.node) or '-')}<td>{span_text(row)}"
+        f"<td>{'<br>'.join(map(escape, row.events)) or '-'}"
+        f'<td class="n">{row.decisions_missed if row.journal else "-"}</tr>'
+        for row in report.nodes
+    )
+    leaders = "".join(f"<li>{escape(coordinator_text(row))}</li>" for row in report.coordinators)
+    return _section(
+        "Nodes",
+        '<div class="scroll"><table><tr><th>node<th>host<th>seats<th>journal, s<th>what became of it'
+        f'<th class="n">decisions missed</tr>{rows}</table></div>'
+        f'<p class="soft small">Coordinators</p><ul class="small">{leaders}</ul>',
+    )
+
+
 def _saves(report: Report) -> str:
     """Empty for a run without a store."""
     if report.saves is None:
@@ -148,9 +171,14 @@ def _goodput(report: Report) -> str:
 
 
 def _marks(history: History, report: Report) -> tuple[Mark, ...]:
-    return tuple(
+    incidents = (
         Mark(history.span.begin_s + row.at_s, f"incident {row.incident}: {row.summary}") for row in report.incidents
     )
+    takeovers = (
+        Mark(history.span.begin_s + row.at_s, f"coordinator: {coordinator_text(row)}", interrupts=False)
+        for row in report.coordinators[1:]
+    )
+    return (*incidents, *takeovers)
 
 
 def _curves(axis: Axis, steps: Sequence[StepClosed]) -> str:

@@ -17,6 +17,16 @@ from closeranks.faults import CATALOGUE
 from closeranks.observe.goodput import DURABLE_DEFINITION, ETTR_DEFINITION, GOODPUT_DEFINITION, Place, ledger
 from closeranks.observe.history import History, history_of
 from closeranks.observe.incidents import Incident, incidents
+from closeranks.observe.nodes import (
+    NO_NODES,
+    CoordinatorRow,
+    NodeRow,
+    Nodes,
+    Sitting,
+    coordinator_text,
+    seats_on,
+    span_text,
+)
 from closeranks.observe.saves import Saves, lines_of, saves_of
 from closeranks.observe.stalls import STALL_PARTS
 from closeranks.observe.text import counted, one_line
@@ -77,10 +87,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     timers: tuple[Timer, ...]
     problems: tuple[str, ...]  # of the journal itself
     saves: Saves | None = None  # None: the run has no store
+    nodes: tuple[NodeRow, ...] = ()  # these three are empty for a run on one node
+    coordinators: tuple[CoordinatorRow, ...] = ()
+    sittings: tuple[Sitting, ...] = ()
 
 
-def report_of(records: Sequence[Record], problems: Iterable[str] = ()) -> Report:
-    """The report of a run, finished or not.
+def report_of(records: Sequence[Record], problems: Iterable[str] = (), nodes: Nodes = NO_NODES) -> Report:
+    """The report of a run, finished or not; ``nodes``: of a job on several, whose records were merged.
 
     Raises:
         EmptyJournalError: there are no records.
@@ -118,6 +131,9 @@ def report_of(records: Sequence[Record], problems: Iterable[str] = ()) -> Report
         timers=_timers(records),
         problems=tuple(problems),
         saves=saves_of(records),
+        nodes=nodes.rows,
+        coordinators=nodes.coordinators,
+        sittings=nodes.sittings,
     )
 
 
@@ -154,6 +170,7 @@ def print_report(console: Console, report: Report) -> None:
     _print_head(console, report)
     _print_goodput(console, report)
     _print_incidents(console, report)
+    _print_nodes(console, report)
     _print_saves(console, report)
     _print_timers(console, report)
     for problem in report.problems:
@@ -302,6 +319,30 @@ def phases_text(phases: Mapping[str, float], space: str) -> str:
 
 def _indented(console: Console, text: str, style: str = "") -> None:
     console.print(Padding(Text(text, style=style), (0, 0, 0, 2), expand=False))
+
+
+def _print_nodes(console: Console, report: Report) -> None:
+    if not report.nodes:
+        return
+    table = Table(title="Nodes", title_justify="left", box=None, pad_edge=False)
+    for name in ("node", "host", "seats", "journal, s", "what became of it"):
+        table.add_column(name)
+    table.add_column("decisions missed", justify="right", max_width=9)
+    for row in report.nodes:
+        table.add_row(
+            Text(row.node),
+            Text(row.hostname or "-"),
+            Text(seats_on(report.sittings, row.node) or "-"),
+            span_text(row),
+            Text(one_line("; ".join(row.events)) or "-"),
+            str(row.decisions_missed) if row.journal else "-",
+        )
+    console.print()
+    console.print(table)
+    console.print()
+    console.print(Text("Coordinators"), style="italic")
+    for leader in report.coordinators:
+        _indented(console, one_line(coordinator_text(leader)))
 
 
 def _print_saves(console: Console, report: Report) -> None:

@@ -12,6 +12,9 @@ from closeranks.events import (
     CheckpointCommitted,
     CheckpointsRetired,
     CheckpointVerified,
+    CoordinatorBegan,
+    CoordinatorFollowed,
+    CoordinatorLost,
     DeadlineChanged,
     Decided,
     Diagnosed,
@@ -21,6 +24,9 @@ from closeranks.events import (
     IncidentClosed,
     IncidentOpened,
     IncidentWidened,
+    NodeAccepted,
+    NodeGone,
+    NodeStarted,
     NormalAgain,
     PhaseBegan,
     PreflightDone,
@@ -79,6 +85,8 @@ _TROUBLES = (
     SignalReceived,
     SaveFailed,
     TierMissed,
+    CoordinatorLost,
+    NodeGone,
 )
 
 
@@ -121,8 +129,8 @@ def how_ended(exited: ProcessExited) -> str:
 
 def describe(event: AnyEvent) -> str:
     """What happened, in words."""
-    told = _describe_life(event) or _describe_trouble(event) or _describe_recovery(event) or _describe_state(event)
-    return told or type(event).__name__
+    parts = (_describe_life, _describe_nodes, _describe_trouble, _describe_recovery, _describe_state)
+    return next((told for part in parts if (told := part(event))), type(event).__name__)
 
 
 def _describe_life(event: AnyEvent) -> str:
@@ -155,6 +163,24 @@ def _describe_life(event: AnyEvent) -> str:
             return f"step {event.step} closed{again} in {event.closed_mono_s - event.began_mono_s:.3f} s"
         case TimerSummary():
             return f"seat {event.seat} {event.name}: p50 {event.p50_s:.4g} s, p99 {event.p99_s:.4g} s of {event.count}"
+    return ""
+
+
+def _describe_nodes(event: AnyEvent) -> str:
+    match event:
+        case NodeStarted():
+            return f"node {event.rank} of {event.nodes} started on {event.hostname}: {counted(event.slots, 'slot')}"
+        case CoordinatorBegan():
+            return f"coordinator began: {event.reason}"
+        case CoordinatorFollowed():
+            return f"following the coordinator on {event.leader}, epoch {event.epoch}"
+        case CoordinatorLost():
+            return f"the coordinator of epoch {event.epoch} is not heard any more: {event.detail}"
+        case NodeAccepted():
+            places = ", ".join(f"{level} {name}" for level, name in event.domains.items())
+            return f"node {event.node} accepted: {counted(event.slots, 'slot')}{f', {places}' if places else ''}"
+        case NodeGone():
+            return f"node {event.node} is gone: {event.detail}"
     return ""
 
 

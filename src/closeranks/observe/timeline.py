@@ -17,6 +17,7 @@ class Segment(NamedTuple):
     span: Span
     category: Category
     process: str  # "" where the seat is empty
+    node: str = ""  # of the process, in a job on several nodes
 
 
 class Lane(NamedTuple):
@@ -47,7 +48,7 @@ def _spare_segments(history: History, proc: int) -> Iterable[Segment]:
         (Span(ready_s, end_s), Category.SPARE_IDLE),
     ):
         if span.length_s > 0:
-            yield Segment(span, category, f"p{proc}")
+            yield Segment(span, category, f"p{proc}", process.node)
 
 
 def _seat_segments(history: History, seat: int) -> tuple[Segment, ...]:
@@ -72,7 +73,7 @@ def stay_segments(history: History, stay: Stay) -> list[Segment]:
         rest = Span(mine[-1][0].end_s, stay.span.end_s)
         layers += [*mine, (rest, _after_work(history, stay))]
     layers += [(span, Category.STALLED) for span in stalled_spans(history, stay)]
-    return [Segment(span, category, stay.process.name) for span, category in _flat(layers)]
+    return [Segment(span, category, stay.process.name, stay.process.node) for span, category in _flat(layers)]
 
 
 def _unworked(history: History, stay: Stay) -> Category:

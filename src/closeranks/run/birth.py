@@ -41,6 +41,22 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     parent_pid: int  # the supervisor; the worker ends with it
 
 
+class Node(NamedTuple):
+    """This node among those of the job."""
+
+    name: str = ""  # "" where there is no other
+    rank: int = 0
+    nodes: int = 1  # that hold seats
+    host: str = "127.0.0.1"  # under which the others reach it
+
+
+class Meeting(NamedTuple):
+    """Where the processes of a term meet."""
+
+    host: str
+    port: int
+
+
 class Place(NamedTuple):
     """Where a new process stands in the job; a spare has no seat yet."""
 
@@ -52,9 +68,12 @@ class Place(NamedTuple):
     group: int  # groups started before this one from nothing, torchrun's restart count
     newcomer: bool = False  # it joins a group that is already training, instead of starting with it
     loads: bool = False  # before its loop it is told which saved state to begin with
+    local: int | None = None  # its slot on one node of several; on a single node a seat has its own
 
 
-def environment_of(place: Place, user: Mapping[str, str], run: Mapping[str, str], master_port: int) -> dict[str, str]:
+def environment_of(
+    place: Place, user: Mapping[str, str], run: Mapping[str, str], meeting: Meeting, node: Node
+) -> dict[str, str]:
     """The variables of a worker: the user's own, those of torchrun, and ours.
 
     ``run`` names the run: CLOSERANKS_RUN_DIR and CLOSERANKS_RUN_ID.
@@ -62,24 +81,27 @@ def environment_of(place: Place, user: Mapping[str, str], run: Mapping[str, str]
     size = str(place.size)
     ours = {
         "WORLD_SIZE": size,
-        "LOCAL_WORLD_SIZE": size,
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
+        "LOCAL_WORLD_SIZE": str(place.size // node.nodes),
+        "GROUP_RANK": str(node.rank),
+        "GROUP_WORLD_SIZE": str(node.nodes),
         "ROLE_NAME": "default",
         "ROLE_WORLD_SIZE": size,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(master_port),
+        "MASTER_ADDR": meeting.host,
+        "MASTER_PORT": str(meeting.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RUN_ID": run["CLOSERANKS_RUN_ID"],
         "TORCHELASTIC_RESTART_COUNT": str(place.group),
         "CLOSERANKS_PROC": str(place.proc),
         "CLOSERANKS_SIZE": size,
         "CLOSERANKS_TERM": str(place.term),
+        "CLOSERANKS_HOST": node.host,
         **run,
     }
     if place.seat is not None:
         ours |= {name: str(place.seat) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK", "CLOSERANKS_SEAT")}
         ours["CLOSERANKS_INCARNATION"] = str(place.incarnation)
+    if place.local is not None:
+        ours["LOCAL_RANK"] = str(place.local)
     if place.newcomer:
         ours["CLOSERANKS_NEWCOMER"] = "1"
     if place.loads:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 from closeranks.decide.protocol import BeginTerm, Isolate, Origin, ProcEnded, StartGroup, StartProc
 from closeranks.events import ProcessStarted
 from closeranks.messages import Seat
-from closeranks.run.birth import Birth, Channels, Place, copy_memory, environment_of, open_channels
+from closeranks.run.birth import Birth, Channels, Meeting, Place, copy_memory, environment_of, open_channels
 from closeranks.run.context import Context
 from closeranks.run.ears import Ears
 from closeranks.run.exits import Exits
 from closeranks.run.links import Link
 from closeranks.run.logs import Output
 from closeranks.run.processes import Started
-from closeranks.run.store import NoStore, TermStore, open_store
+from closeranks.run.store import Store, open_store
 from closeranks.run.worker import Worker
 from closeranks.vitals import Vitals
 
@@ -46,6 +48,9 @@ class Births:
         self._exits = exits
         self._incarnations: Counter[int] = Counter()
         self._estates: dict[int, _Estate] = {}  # by seat
+        self._slots: dict[int, int] = {}  # by process, on one node of several
+        self._unborn: set[int] = set()  # processes that are being started
+        self.open_store: Callable[[], Store] = open_store
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
@@ -55,24 +60,31 @@ class Births:
         context.group += 1
         self._open_store(decision.term)
         self._forget_seats()
-        context.members = dict(enumerate(decision.procs))
+        homes = decision.nodes or (context.node.name,) * len(decision.procs)
+        context.members = {
+            seat: proc
+            for seat, (proc, home) in enumerate(zip(decision.procs, homes, strict=True))
+            if home == context.node.name
+        }
         loads = decision.origin is not Origin.NOTHING
         for seat, proc in context.members.items():
             context.spawn(self._start(self._place(proc, seat, None)._replace(loads=loads)))
 
     def start_proc(self, decision: StartProc) -> None:
-        """Start one process, for a seat once its last occupant is gone, or as a spare."""
+        """Start one process of this node, for a seat once its last occupant is gone, or as a spare."""
+        if decision.node != self._context.node.name:
+            return
         place = self._place(decision.proc, decision.seat, decision.incarnation)
         place = place._replace(newcomer=decision.seat is not None)
         self._context.spawn(self._start(place))
 
     def begin_term(self, decision: BeginTerm) -> None:
-        """Tell the members of a term their places and the address where they meet."""
+        """Tell the members of a term that this node has their places and the address where they meet."""
         context = self._context
         store = self._open_store(decision.term)
-        context.members = dict(enumerate(decision.procs))
-        for seat, (proc, incarnation) in enumerate(zip(decision.procs, decision.incarnations, strict=True)):
-            worker = context.workers[proc]
+        context.members = {seat: proc for seat, proc in enumerate(decision.procs) if proc in context.workers}
+        for seat, proc in context.members.items():
+            worker, incarnation = context.workers[proc], decision.incarnations[seat]
             fds = self._seat(worker, seat, incarnation)
             worker.send(
                 Seat(
@@ -101,7 +113,20 @@ class Births:
             incarnation = self._incarnations[seat] + 1 if incarnation is None else incarnation
             self._incarnations[seat] = incarnation
         context = self._context
-        return Place(proc, seat, incarnation, context.options.seats, context.term, context.group)
+        place = Place(proc, seat, incarnation, context.options.seats, context.term, context.group)
+        return place if context.node.nodes == 1 else place._replace(local=self._slot(proc, seat))
+
+    def _slot(self, proc: int, seat: int | None) -> int:
+        """A process keeps its slot, and with it its accelerator; whoever follows it in its seat gets it next."""
+        living = {worker.proc for worker in self._context.living()}
+        self._slots = {number: slot for number, slot in self._slots.items() if number in living | self._unborn}
+        heirs = [w for w in self._context.living() if seat is not None and w.seat == seat]
+        taken = {slot for number, slot in self._slots.items() if number not in {w.proc for w in heirs}}
+        wanted = [w.place.local for w in heirs if w.place.local is not None]
+        slot = next(slot for slot in itertools.chain(wanted, itertools.count()) if slot not in taken)
+        self._slots[proc] = slot
+        self._unborn.add(proc)
+        return slot
 
     def _seat(self, worker: Worker, seat: int, incarnation: int) -> tuple[int, ...]:
         """Put the worker into the seat; descriptors that it must be sent because it had no seat before."""
@@ -137,19 +162,25 @@ class Births:
             estate.close()
         self._estates.clear()
 
-    def _open_store(self, term: int) -> TermStore | NoStore:
+    def _open_store(self, term: int) -> Store:
         context = self._context
         store = context.store
         if store is None or term != context.term:
             if store is not None:
                 store.close()
-            store = context.store = open_store()
+            store = context.store = self.open_store()
         context.term = term
         return store
 
     # --- processes ----------------------------------------------------------------------------------------------
 
     async def _start(self, place: Place) -> None:
+        try:
+            await self._bring_up(place)
+        finally:
+            self._unborn.discard(place.proc)
+
+    async def _bring_up(self, place: Place) -> None:
         if place.seat is not None:
             await self._vacate(place.seat)
         if self._context.ending is not None:
@@ -187,12 +218,13 @@ class Births:
     def _birth(self, place: Place) -> Birth:
         context = self._context
         run = {"CLOSERANKS_RUN_DIR": str(context.folder), "CLOSERANKS_RUN_ID": context.run}
-        port = 0 if context.store is None else context.store.port
+        store = context.store
+        meeting = Meeting(context.node.host, 0) if store is None else Meeting(store.host, store.port)
         return Birth(
             target=context.options.target,
             args=context.options.args,
             kind=context.options.kind,
-            environment=environment_of(place, context.environment, run, port),
+            environment=environment_of(place, context.environment, run, meeting, context.node),
             parent_pid=os.getpid(),
         )
 

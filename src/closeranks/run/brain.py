@@ -14,12 +14,14 @@ def settings_of(options: RunOptions) -> Settings:
     """What the command line decides for the controller."""
     return Settings(
         seats=options.seats,
+        nodes_needed=options.nnodes if options.nnodes > 1 else 0,
+        node_patience_s=options.node_patience_s,
         spares=options.spares,
         limits=Limits(
             start_restarts=min(Limits().start_restarts, options.max_restarts),
             cold_restarts=options.max_restarts,
         ),
-        deadlines=Deadlines(join_s=options.join_timeout_s),
+        deadlines=Deadlines(join_s=options.join_timeout_s, nodes_s=options.join_timeout_s),
     )
 
 

@@ -20,7 +20,7 @@ from closeranks.decide.protocol import (
     StartGroup,
     StartProc,
 )
-from closeranks.events import Decided, ErrorSeen, IncidentClosed, IncidentOpened
+from closeranks.events import Decided, ErrorSeen, IncidentClosed, IncidentOpened, Stamp
 from closeranks.run.births import Births
 from closeranks.run.context import Context
 from closeranks.run.exits import Exits
@@ -41,6 +41,7 @@ class Carry:
         self._watch = watch
         self._keeping = keeping
         self._hooks = HookRunner(context)
+        self.stamp: Stamp | None = None  # of the coordinator whose decision is carried out
 
     def out(self, decision: Decision) -> None:
         """Carry out one decision."""
@@ -55,6 +56,7 @@ class Carry:
         self._watch.start_group()
         self._keeping.start_group(decision.origin)
         self._births.start_group(decision)
+        self._watch.expect()
 
     @_out.register
     def _(self, decision: StartProc) -> None:
@@ -73,6 +75,7 @@ class Carry:
     @_out.register
     def _(self, decision: BeginTerm) -> None:
         self._births.begin_term(decision)
+        self._watch.expect()
 
     @_out.register
     def _(self, decision: PlanRestore) -> None:
@@ -113,7 +116,7 @@ class Carry:
 
     @_out.register
     def _(self, decision: Note) -> None:
-        self._context.note(decision.event)
+        self._context.note(decision.event, self.stamp)
         if isinstance(decision.event, IncidentOpened | IncidentClosed):
             self._hooks.run(decision.event)
         elif isinstance(decision.event, Decided):

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from closeranks.decide.protocol import Decision, EndRun, Fact, StopAsked
-from closeranks.events import AnyEvent, IncidentClosed, IncidentOpened, ProcessExited, ProcessFailed
+from closeranks.events import AnyEvent, IncidentClosed, IncidentOpened, ProcessExited, ProcessFailed, Stamp
 from closeranks.journal import Journal, JournalError
+from closeranks.run.birth import Node
 from closeranks.run.options import RunOptions
 from closeranks.run.processes import Starter
 from closeranks.run.screen import Screen
-from closeranks.run.store import NoStore, TermStore
+from closeranks.run.store import Store
 from closeranks.run.worker import Worker
 
 
@@ -40,15 +41,17 @@ class Context:
     controller: Controller
     starter: Starter
     screen: Screen
+    node: Node = field(default_factory=Node)
     carry_out: Callable[[Decision], None] = field(default=lambda _: None)
     workers: dict[int, Worker] = field(default_factory=dict)  # by process number, the dead included
     unwanted: set[int] = field(default_factory=set)  # processes that were to be isolated before they existed
-    members: dict[int, int] = field(default_factory=dict)  # seat to process, under the newest term
+    members: dict[int, int] = field(default_factory=dict)  # seats of this node to process, under the newest term
     term: int = 0
     hooks: list[subprocess.Popen[bytes]] = field(default_factory=list)  # running commands of --on-incident
     keeper_pid: int | None = None
+    candidate_pids: frozenset[int] = frozenset()  # of the processes that seek the lead of several nodes
     group: int = -1  # groups started from nothing so far, minus one
-    store: TermStore | NoStore | None = None
+    store: Store | None = None
     stops: int = 0  # signals that asked for the end
     library: bool = False  # some process called join
     last_step: int = -1  # after which the loop ended, on the seat that said so last
@@ -70,6 +73,7 @@ class Context:
         pids = {worker.started.pid for worker in self.workers.values() if worker.ended is None}
         pids |= {hook.pid for hook in self.hooks}
         pids |= set() if self.keeper_pid is None else {self.keeper_pid}
+        pids |= self.candidate_pids
         return pids | self.starter.zygote_pids
 
     def say(self, line: str) -> None:
@@ -91,10 +95,10 @@ class Context:
         finally:
             self._feeding = False
 
-    def note(self, event: AnyEvent) -> None:
+    def note(self, event: AnyEvent, stamp: Stamp | None = None) -> None:
         """Write to the journal. A full disk is told once and ends nothing."""
         try:
-            self.screen.record(self.journal.append(event, self.term))
+            self.screen.record(self.journal.append(event, self.term, stamp))
             self._journal_lost = False
         except JournalError as error:
             if not self._journal_lost:

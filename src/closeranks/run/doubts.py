@@ -54,6 +54,17 @@ def _io_bytes(pid: int) -> int:
         return 0
 
 
+async def ask(worker: Worker) -> tuple[bool, bool]:
+    """Whether its control thread answers, and whether the process and its children do anything meanwhile."""
+    before = read_use(worker.started.pid)
+    worker.pong.clear()
+    worker.send(messages.Ping(nonce=worker.proc))
+    # The whole time is waited for: it is also the window in which the use of the processor is measured.
+    await asyncio.sleep(ANSWER_S)
+    worker.mute = not worker.pong.is_set()
+    return worker.pong.is_set(), read_use(worker.started.pid).busier_than(before)
+
+
 class Doubts:
     """Carries the detector's memory and follows up what it finds."""
 
@@ -91,15 +102,9 @@ class Doubts:
                     context.note(finding)
 
     async def _confirm(self, worker: Worker, suspect: Suspect) -> None:
-        before = read_use(worker.started.pid)
-        worker.pong.clear()
-        worker.send(messages.Ping(nonce=worker.proc))
-        # The whole time is waited for: it is also the window in which the use of the processor is measured.
-        await asyncio.sleep(ANSWER_S)
+        answered, busy = await ask(worker)
         if not worker.alive or worker.asked:
             return
-        worker.mute = not worker.pong.is_set()
-        answered, busy = worker.pong.is_set(), read_use(worker.started.pid).busier_than(before)
         self._watch, verdict, findings = progress.confirm(self._watch, worker.proc, answered=answered, busy=busy)
         self._follow(findings)
         if verdict in (Verdict.STUCK, Verdict.BLOCKED):

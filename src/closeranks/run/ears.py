@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 
 from closeranks import messages
 from closeranks.decide.protocol import (
@@ -42,6 +43,7 @@ class Ears:
         self._keeping = keeping
         self._resources = resources  # findings of preflight that need no worker
         self._compared_group = -1
+        self.on_joined: Callable[[Worker], None] = lambda _: None
 
     def hear(self, worker: Worker, message: messages.Message) -> None:
         """Take one message. A fenced worker is not heard."""
@@ -58,6 +60,7 @@ class Ears:
         context.library = True
         worker.facts = message.facts
         context.note(ProcessJoined(proc=worker.proc, facts=message.facts))
+        self.on_joined(worker)
         if self._agree():
             context.feed(ProcJoined(proc=worker.proc))
 
@@ -198,11 +201,12 @@ class Ears:
         context = self._context
         occupants = {seat: context.workers.get(proc) for seat, proc in context.members.items()}
         facts = {seat: worker.facts for seat, worker in occupants.items() if worker and worker.facts is not None}
-        if self._compared_group == context.group or len(facts) < context.options.seats:
+        if self._compared_group == context.group or len(facts) < len(occupants):
             return True
         self._compared_group = context.group
         findings = (*self._resources, *compare(facts))
-        context.note(PreflightDone(findings=tuple(finding.text for finding in findings)))
+        if context.node.nodes == 1 or findings:  # that all agree is for the coordinator to say
+            context.note(PreflightDone(findings=tuple(finding.text for finding in findings)))
         for finding in findings:
             context.say(f"closeranks: preflight: {finding.text}")
         fatal = [finding.text for finding in findings if finding.fatal]

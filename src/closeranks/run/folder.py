@@ -41,9 +41,9 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-def default_folder(now_utc: str) -> Path:
-    """``runs/<utc-timestamp>-<4 hex>`` below the working directory."""
-    return Path("runs") / f"{now_utc}-{secrets.token_hex(2)}"
+def default_folder(name: str) -> Path:
+    """``runs/<name>-<4 hex>`` below the working directory."""
+    return Path("runs") / f"{name}-{secrets.token_hex(2)}"
 
 
 def claim(folder: Path, options: RunOptions, command: tuple[str, ...]) -> Path:
@@ -56,7 +56,7 @@ def claim(folder: Path, options: RunOptions, command: tuple[str, ...]) -> Path:
     try:
         folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
         _require_empty(folder)
-        file = RunFile(run=folder.name, command=command, options=options)
+        file = RunFile(run=options.run_id or folder.name, command=command, options=options)
         # Exclusive creation decides between two runs that claim one folder at the same time.
         with os.fdopen(os.open(folder / "run.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE), "wb") as out:
             out.write(_encode(file))

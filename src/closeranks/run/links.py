@@ -1,8 +1,8 @@
-"""The supervisor's end of a worker's control connection.
+"""The supervisor's end of a control connection to a process of its own, mostly a worker.
 
-Reading and writing never block the supervisor's loop. What a worker does not take is kept up to a bound, so that a
-frozen worker costs memory for itself only; past the bound, or when it sends bytes that are no message, the link is
-broken and the worker is treated as failed.
+Reading and writing never block the loop. What the other side does not take is kept up to a bound, so that a frozen
+process costs memory for itself only; past the bound, or when it sends bytes that are no message, the link is broken
+and the process is treated as failed.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from closeranks import messages
+import msgspec
+
+from closeranks import frames, messages
 
 _READ_BYTES = 2**18
 _PENDING_BYTES_MAX = 4 * 2**20
@@ -30,23 +32,26 @@ class Link:
     def __init__(
         self,
         sock: socket.socket,
-        on_message: Callable[[messages.Message], None],
+        on_message: Callable[[Any], None],
         on_broken: Callable[[str], None],
+        kinds: Any = messages.WorkerMessage,
     ) -> None:
+        """``kinds``: the union of messages that may arrive."""
+        self.on_closed: Callable[[], None] = lambda: None  # the other end is closed; called at most once
         self._sock = sock
         self._on_message = on_message
         self._on_broken = on_broken
-        self._decoder = messages.Decoder(messages.WorkerMessage)  # a union, as msgspec takes it
+        self._decoder: frames.Decoder[Any] = frames.Decoder(kinds)
         self._pending: list[_Chunk] = []
         self._open = True
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(sock, self._read)
 
-    def send(self, message: messages.SupervisorMessage, fds: tuple[int, ...] = ()) -> None:
+    def send(self, message: msgspec.Struct, fds: tuple[int, ...] = ()) -> None:
         """Send, now or when the worker reads again. The descriptors must stay open until ``close``."""
         if not self._open:
             return
-        self._pending.append(_Chunk(memoryview(messages.encode(message)), fds))
+        self._pending.append(_Chunk(memoryview(frames.encode(message)), fds))
         self._write()
         waiting_bytes = sum(len(chunk.data) for chunk in self._pending)
         if waiting_bytes > _PENDING_BYTES_MAX:
@@ -73,15 +78,16 @@ class Link:
                 return
             except OSError:
                 data = b""
-            if not data:  # the worker's end is closed: its exit is seen by its pidfd, not here
+            if not data:  # the other end is closed: a worker's exit is seen by its pidfd, not here
                 self.close()
+                self.on_closed()
                 return
             self._decode(data)
 
     def _decode(self, data: bytes) -> None:
         try:
             received = self._decoder.feed(data)
-        except messages.FrameError as error:
+        except frames.FrameError as error:
             self._break(str(error))
             return
         for message in received:

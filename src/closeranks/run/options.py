@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 from closeranks.checkpoint import tiers
 from closeranks.checkpoint.retention import Policy
 from closeranks.checkpoint.tiers import Tiers
+from closeranks.decide.partition import Policy as OnPartition
 
 
 class Target(StrEnum):
@@ -42,6 +44,7 @@ class UsageError(Exception):
     """The command line is wrong; nothing was started."""
 
 
+STORE_AUTHORITY = "store"  # of --authority: leaders are elected in the run's own store
 AUTO = "auto"  # of --resume: go on if there is anything to go on with
 
 
@@ -71,7 +74,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     target: str
     args: tuple[str, ...] = ()
     kind: Target = Target.SCRIPT
-    seats: int = 1
+    seats: int = 1  # of the whole job
     spares: int = 0
     max_restarts: int = 3
     run_dir: str | None = None
@@ -93,13 +96,35 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     verify_every_s: float | None = 3600.0  # restore drills of the newest checkpoint; None: none
     tiers: str | None = None  # a file that names further homes
     reliability: str | None = None  # a file of ``closeranks fit``: how often jobs here lose their state
+    nnodes: int = 1  # nodes that hold seats; further ones are spares
+    node_rank: int = 0
+    run_id: str | None = None  # the same on all nodes of a job
+    rdzv_endpoint: str | None = None  # HOST:PORT where the first node leads, without an authority
+    authority: str | None = None  # where leaders are elected
+    interface: str | None = None  # a name or an address; None: the route to the coordinator decides
+    domains: str | None = None  # a file of failure domains
+    token_file: str | None = None  # None: CLOSERANKS_TOKEN
+    on_partition: OnPartition = OnPartition.REPLACE
+    node_patience_s: float = 600.0  # how long a missing node is waited for
+    probe_command: str | None = None  # a second opinion on a silent node: exit code 0 up, 1 certainly down
+
+    @property
+    def slots(self) -> int:
+        """Seats of one node."""
+        return self.seats // self.nnodes
+
+    @property
+    def node(self) -> str:
+        """The name of this node."""
+        return f"n{self.node_rank}" if self.nnodes > 1 else ""
 
 
 _SEVERAL = "*"
+_SLURM = "slurm"  # no field: it says where others come from
 
 
 class _Flag(msgspec.Struct, frozen=True):
-    field: str  # of RunOptions; "" for flags that are only checked, "*" for those that set several
+    field: str  # of RunOptions, or "slots"; "" for flags that are only checked, "*" for those that set several
     read: Callable[[str], object]
     takes_value: bool = True
 
@@ -158,10 +183,31 @@ def _grace(text: str) -> float:
     return 0.0 if text in {"0", "0s"} else _seconds(text)
 
 
-def _one_node(text: str) -> None:
+def _nodes(text: str) -> int:
     # torchrun writes an elastic range as MIN:MAX.
-    if text not in {"1", "1:1"}:
-        raise ValueError(f"this version runs on one node, got {text}; start it with --nnodes 1 or leave the flag out")
+    low, _, high = text.partition(":")
+    if high and high != low:
+        raise ValueError(
+            f"expected one number of nodes, got {text}; give the nodes that hold seats, and start as many more "
+            "supervisors as there are to be spare nodes"
+        )
+    return _integer(low, 1)
+
+
+def _endpoint(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise ValueError(f"expected HOST:PORT, got {text!r}")
+    return text
+
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def _run_id(text: str) -> str:
+    if not _RUN_ID.fullmatch(text):
+        raise ValueError(f"expected letters, digits, '.', '_' and '-', at most 100, got {text!r}")
+    return text
 
 
 def _choice(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
@@ -175,8 +221,20 @@ def _choice(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
 
 
 _FLAGS: Mapping[str, _Flag] = {
-    "--nproc-per-node": _Flag("seats", _seats),
-    "--nnodes": _Flag("", _one_node),
+    "--nproc-per-node": _Flag("slots", _seats),
+    "--nnodes": _Flag("nnodes", _nodes),
+    "--node-rank": _Flag("node_rank", lambda text: _integer(text, 0)),
+    "--run-id": _Flag("run_id", _run_id),
+    "--rdzv-id": _Flag("run_id", _run_id),
+    "--rdzv-endpoint": _Flag("rdzv_endpoint", _endpoint),
+    "--authority": _Flag("authority", str),
+    "--interface": _Flag("interface", str),
+    "--domains": _Flag("domains", str),
+    "--token-file": _Flag("token_file", str),
+    "--on-partition": _Flag("on_partition", _choice(OnPartition)),
+    "--node-patience": _Flag("node_patience_s", _seconds),
+    "--probe-command": _Flag("probe_command", str),
+    "--slurm": _Flag(_SLURM, lambda _: True, takes_value=False),
     "--spares": _Flag("spares", lambda text: _integer(text, 0)),
     "--max-restarts": _Flag("max_restarts", lambda text: _integer(text, 0)),
     "--run-dir": _Flag("run_dir", str),
@@ -203,14 +261,48 @@ _FLAGS: Mapping[str, _Flag] = {
 }
 
 
-def parse(argv: Sequence[str], earlier: Callable[[str], RunOptions] | None = None) -> RunOptions:
+def parse(
+    argv: Sequence[str],
+    earlier: Callable[[str], RunOptions] | None = None,
+    slurm: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None,
+) -> RunOptions:
     """Read ``[options] script args...``; everything after the script is the script's.
 
     ``earlier`` reads the options of a run folder: with ``--resume FOLDER`` they hold where nothing else is given.
+    ``slurm`` answers, with ``--slurm``, what is not given and Slurm knows.
 
     Raises:
         HelpAsked: --help stands among the options.
         UsageError: an unknown flag (the nearest known one is named), a bad value, or no script.
+    """
+    values, rest = flags_given(argv)
+    if values.pop(_SLURM, False) and slurm is not None:
+        values = {**slurm(values), **values}
+    resume = values.get("resume")
+    if isinstance(resume, str) and resume != AUTO and earlier is not None:
+        # What belongs to one run only is not taken over: its folder, and where it had come from.
+        before = earlier(resume)
+        kept = msgspec.structs.asdict(msgspec.structs.replace(before, run_dir=None, job=job_name(before)))
+        values = {**kept, "slots": before.slots, **values}
+        if rest:
+            values.update(target=rest[0], args=tuple(rest[1:]))
+    elif rest:
+        values = {"slots": 1, **values, "target": rest[0], "args": tuple(rest[1:])}
+    else:
+        raise UsageError("no script given; expected: closeranks run [options] SCRIPT [script arguments]")
+    values["seats"] = int(str(values.pop("slots"))) * int(str(values.get("nnodes", 1)))
+    options = RunOptions(**values)  # type: ignore[arg-type]
+    _require_order(options)
+    _require_meeting(options)
+    _require_store(options)
+    return options
+
+
+def flags_given(argv: Sequence[str]) -> tuple[dict[str, object], list[str]]:
+    """The values of the flags before the script, by field, and the script with its arguments.
+
+    Raises:
+        HelpAsked, UsageError: as ``parse`` does.
     """
     values: dict[str, object] = {}
     rest = list(argv)
@@ -219,22 +311,7 @@ def parse(argv: Sequence[str], earlier: Callable[[str], RunOptions] | None = Non
         if word == "--":
             break
         _take_flag(word, rest, values)
-    resume = values.get("resume")
-    if isinstance(resume, str) and resume != AUTO and earlier is not None:
-        # What belongs to one run only is not taken over: its folder, and where it had come from.
-        before = earlier(resume)
-        kept = msgspec.structs.asdict(msgspec.structs.replace(before, run_dir=None, job=job_name(before)))
-        values = {**kept, **values}
-        if rest:
-            values.update(target=rest[0], args=tuple(rest[1:]))
-    elif rest:
-        values.update(target=rest[0], args=tuple(rest[1:]))
-    else:
-        raise UsageError("no script given; expected: closeranks run [options] SCRIPT [script arguments]")
-    options = RunOptions(**values)  # type: ignore[arg-type]
-    _require_order(options)
-    _require_store(options)
-    return options
+    return values, rest
 
 
 def _take_flag(word: str, rest: list[str], values: dict[str, object]) -> None:
@@ -270,6 +347,33 @@ def _require_order(options: RunOptions) -> None:
     low, high = options.min_deadline_s, options.max_deadline_s
     if low is not None and high is not None and low > high:
         raise UsageError(f"--min-deadline {low:g} is above --max-deadline {high:g}")
+
+
+def _require_meeting(options: RunOptions) -> None:
+    """Nodes have to find each other, and to know that they belong together."""
+    if options.nnodes == 1:
+        given = {
+            "--node-rank": options.node_rank or None,
+            "--rdzv-endpoint": options.rdzv_endpoint,
+            "--authority": options.authority,
+            "--domains": options.domains,
+            "--probe-command": options.probe_command,
+        }
+        for flag, value in given.items():
+            if value is not None:
+                raise UsageError(f"{flag} is for several nodes: give --nnodes too")
+        return
+    if options.run_id is None:
+        raise UsageError("--nnodes above 1 needs --run-id NAME, the same on every node and new for every run")
+    if options.authority == STORE_AUTHORITY and options.store is None:
+        raise UsageError("--authority store needs --store PATH_OR_URL: leaders are elected in it")
+    if options.authority is None and options.store is None and options.rdzv_endpoint is None:
+        raise UsageError(
+            "--nnodes above 1 needs a place where the nodes meet: --authority etcd://HOST:PORT or a shared --store, "
+            "which survive the loss of any node, or --rdzv-endpoint HOST:PORT of the first node"
+        )
+    if options.authority is not None and options.rdzv_endpoint is not None:
+        raise UsageError("--rdzv-endpoint and --authority exclude each other: a leader is elected, or given")
 
 
 def _require_store(options: RunOptions) -> None:

@@ -10,18 +10,18 @@ import importlib
 import socket
 from typing import Any
 
+LOOPBACK = "127.0.0.1"
 _BACKLOG = 1024
 
 
 class TermStore:
-    """A torch TCPStore served by this process on a loopback port of the kernel's choice."""
+    """A torch TCPStore served by this process at ``host``, on a port of the kernel's choice."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = LOOPBACK) -> None:
         torch_distributed: Any = importlib.import_module("torch.distributed")
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
+        with _listener(host) as listener:
             listener.listen(_BACKLOG)
-            self.host, self.port = listener.getsockname()
+            self.host, self.port = listener.getsockname()[:2]
             # The store closes the descriptor that it is given.
             self._store: Any = torch_distributed.TCPStore(
                 self.host,
@@ -42,18 +42,44 @@ class NoStore:
     A command that is not Python may still want MASTER_PORT for a rendezvous of its own, so the number is real.
     """
 
-    def __init__(self) -> None:
-        with socket.socket() as holder:
-            holder.bind(("127.0.0.1", 0))
-            self.host, self.port = holder.getsockname()
+    def __init__(self, host: str) -> None:
+        with _listener(host) as holder:
+            self.host, self.port = holder.getsockname()[:2]
 
     def close(self) -> None:
         """Nothing is held."""
 
 
-def open_store() -> TermStore | NoStore:
-    """A store, or a stand-in when torch is not installed."""
+class StoreElsewhere:
+    """The store of a term that another node may serve."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+
+    def close(self) -> None:
+        """It is closed by whoever serves it."""
+
+
+Store = TermStore | NoStore | StoreElsewhere
+
+
+def open_store(host: str = LOOPBACK) -> TermStore | NoStore:
+    """A store, or a stand-in when torch is not installed.
+
+    Raises:
+        OSError: this node has no such address; nothing is open.
+    """
     try:
-        return TermStore()
+        return TermStore(host)
     except ModuleNotFoundError:
-        return NoStore()
+        return NoStore(host)
+
+
+def _listener(host: str) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.bind((host, 0))
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -15,12 +15,13 @@ import socket
 import sys
 import traceback
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from closeranks.decide.protocol import Begun, EndRun, StopAsked
 from closeranks.events import RunStarted, SignalReceived
 from closeranks.journal import Journal
 from closeranks.run import worker_main
+from closeranks.run.birth import Node
 from closeranks.run.births import Births
 from closeranks.run.brain import Brain, bounds_of
 from closeranks.run.carry import Carry
@@ -42,6 +43,9 @@ from closeranks.run.processes import Starter
 from closeranks.run.screen import Lines, Screen, display_for
 from closeranks.run.watch import Watch
 from closeranks.run.zygote import Newborn, fork_zygote, preload
+
+if TYPE_CHECKING:
+    from closeranks.cluster.member import Member
 
 _EXIT_GUARDIAN_LOST = 1
 EXIT_USAGE = 2  # the run could not begin as it was asked for
@@ -134,7 +138,7 @@ async def _supervise(folder: Path, file: RunFile, zygote: _Zygote, watched: tupl
     signals, lifeline = watched
     options = file.options
     screen = Screen(display_for(options.view, sys.stdout, options.seats, options.spares))
-    with Journal.create(folder / "journal.jsonl", file.run, platform.node()) as journal:
+    with Journal.create(folder / "journal.jsonl", file.run, options.node or platform.node()) as journal:
         context = Context(
             run=file.run,
             folder=folder,
@@ -164,20 +168,30 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     orphans = Orphans()
     exits = Exits(context, orphans)
     keeping = keeping_of(context)
-    births = Births(context, Ears(context, exits, keeping, _probe(context)), exits)
-    watch = Watch(context, exits, orphans, Doubts(context, bounds_of(context.options)))
+    ears = Ears(context, exits, keeping, _probe(context))
+    births = Births(context, ears, exits)
+    member = _member_of(context)
+    if member is not None:
+        ears.on_joined = member.joined
+    watch = Watch(context, exits, orphans, None if member else Doubts(context, bounds_of(context.options)))
     exits.before_release, exits.explain = watch.part, watch.explain
     keeping.attach(watch)
-    context.carry_out = Carry(context, births, exits, watch, keeping).out
+    carry = Carry(context, births, exits, watch, keeping)
+    context.carry_out = carry.out
     _write_start(context, file)
     asyncio.get_running_loop().set_exception_handler(lambda _loop, what: _defect(context, what))
     if problem := await keeping.open():
         context.fail(problem, EXIT_USAGE)
     context.spawn(watch.run())
     context.spawn(keeping.run())
-    context.feed(Begun(saved_step=keeping.saved_step))
+    if member is None:
+        context.feed(Begun(saved_step=keeping.saved_step))
+    elif problem := await member.join(births, exits, watch, carry):
+        context.fail(problem, EXIT_USAGE)
     await context.ended.wait()
     await end_workers(context)
+    if member is not None:
+        await member.close(context.ending)
     births.close()
     if context.ending is None:
         raise AssertionError("the run ended without a decision to end it")
@@ -187,21 +201,40 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     return ending
 
 
+def _member_of(context: Context) -> Member | None:
+    """On one node of several the controller is the leader's."""
+    options = context.options
+    if options.nnodes == 1:
+        return None
+    from closeranks.cluster.identity import identity_of  # what one node alone does not need
+    from closeranks.cluster.member import Member
+
+    identity = identity_of(options, context.environment)
+    context.node = Node(identity.node, identity.rank, options.nnodes, identity.host)
+    member = Member(context, identity, _versions())
+    context.controller = member
+    return member
+
+
 def _probe(context: Context) -> tuple[Finding, ...]:
     torch = sys.modules.get("torch")
     # Counted without a context on any device: workers will want to fork.
     devices = 0 if torch is None else torch.cuda.device_count()
-    return (*probe_shared_memory(), *probe_folder(context.folder), *probe_devices(context.options.seats, devices))
+    return (*probe_shared_memory(), *probe_folder(context.folder), *probe_devices(context.options.slots, devices))
 
 
 def _write_start(context: Context, file: RunFile) -> None:
-    torch = sys.modules.get("torch")
-    versions = {"python": platform.python_version(), "torch": "none" if torch is None else str(torch.__version__)}
+    versions = _versions()
     write_run_file(context.folder, RunFile(run=file.run, command=file.command, options=file.options, versions=versions))
     options = context.options
     context.note(
         RunStarted(command=file.command, seats=options.seats, spares=options.spares, pid=os.getpid(), versions=versions)
     )
+
+
+def _versions() -> dict[str, str]:
+    torch = sys.modules.get("torch")
+    return {"python": platform.python_version(), "torch": "none" if torch is None else str(torch.__version__)}
 
 
 def _user_environment() -> dict[str, str]:

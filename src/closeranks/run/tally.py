@@ -14,6 +14,7 @@ class Tally:
 
     def __init__(self, seats: int) -> None:
         self._seats = seats
+        self._ours = frozenset(range(seats))
         self._open: dict[int, dict[int, StepMark]] = {}
         self._newest = -1
 
@@ -21,6 +22,10 @@ class Tally:
     def newest_step(self) -> int:
         """The highest step that was ever closed by all, -1 before the first."""
         return self._newest
+
+    def expect(self, seats: Iterable[int]) -> None:
+        """From now on the seats of this node are these; it is theirs that are waited for."""
+        self._ours = frozenset(seats)
 
     def restart(self) -> None:
         """A group starts from nothing: marks of the group before it are void."""
@@ -33,7 +38,9 @@ class Tally:
 
     def take_closed(self) -> tuple[StepClosed, ...]:
         """The steps that are complete now and were not before."""
-        return self._take([step for step, marks in self._open.items() if len(marks) == self._seats])
+        if not self._ours:
+            return ()
+        return self._take([step for step, marks in self._open.items() if self._ours <= marks.keys()])
 
     def settle(self, step: int, last_losses: Mapping[int, float]) -> tuple[StepClosed, ...]:
         """A restore plan goes on after ``step``: seats without it get its result; later marks are void.
@@ -61,4 +68,5 @@ class Tally:
             closed_mono_s=max(mark.closed_ns for mark in marks.values()) / 1e9,
             losses=tuple(loss if math.isfinite(loss) else None for loss in losses),
             repeated=repeated,
+            seats=() if len(self._ours) == self._seats else tuple(sorted(self._ours)),
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from closeranks.decide.protocol import ProcStuck, StepDone, Tick
 from closeranks.events import StepClosed
+from closeranks.nodes.words import SeatSign
 from closeranks.run.context import Context
 from closeranks.run.doubts import Doubts
 from closeranks.run.exits import Exits
@@ -27,7 +28,8 @@ _ACCOUNT_S = 2.0
 class Watch:
     """Looks every ``LOOK_S`` from ``run``; ``gather`` is also called when a worker has ended."""
 
-    def __init__(self, context: Context, exits: Exits, orphans: Orphans, doubts: Doubts) -> None:
+    def __init__(self, context: Context, exits: Exits, orphans: Orphans, doubts: Doubts | None) -> None:
+        """Without ``doubts`` somebody else judges: on one node of several the coordinator, from the signs of all."""
         self._context = context
         self._exits = exits
         self._orphans = orphans
@@ -46,6 +48,10 @@ class Watch:
         self._last_words.clear()
         self._quiet_since_s = time.monotonic()
 
+    def expect(self) -> None:
+        """A term begins: the seats of this node may be others than before."""
+        self._tally.expect(self._context.members)
+
     def settle(self, step: int) -> None:
         """A restore plan goes on after this step."""
         # Those who had done their part in the step and died before they could close it may have reported a loss.
@@ -57,6 +63,14 @@ class Watch:
         """The highest step that a seat has opened or is about to open."""
         pages = [worker.page for worker in self._members().values() if worker.page.begun]
         return max((page.read().step for page in pages), default=0)
+
+    def signs(self) -> tuple[SeatSign, ...]:
+        """Vitals of the seats of this node, for the coordinator."""
+        return tuple(_sign(seat, worker, reading) for seat, worker, reading in self._readings())
+
+    def quiet_s(self, now_s: float) -> float:
+        """How long no process of this node has printed anything."""
+        return now_s - max(map(self._heard_s, self._context.living()), default=now_s)
 
     def gather(self, worker: Worker) -> None:
         """Take the steps that a worker has closed since the last look, for as long as its page is there."""
@@ -80,7 +94,7 @@ class Watch:
     async def explain(self, worker: Worker) -> None:
         """Look for what made a worker end, before the controller is told of the end."""
         last = self._aborted.pop(worker.proc, None)
-        if last is not None:
+        if last is not None and self._doubts is not None:
             await self._doubts.explain(worker.proc, lambda: {**self._by_process(), worker.proc: last})
 
     # --- the loop -----------------------------------------------------------------------------------------------
@@ -113,7 +127,8 @@ class Watch:
         readings = self._readings()
         if readings:
             self._context.screen.vitals({seat: reading for seat, _, reading in readings})
-        self._doubts.look({worker.proc: reading for _, worker, reading in readings if not worker.asked})
+        if self._doubts is not None:
+            self._doubts.look({worker.proc: reading for _, worker, reading in readings if not worker.asked})
 
     def _members(self) -> dict[int, Worker]:
         context = self._context
@@ -146,7 +161,7 @@ class Watch:
     def _hear_silence(self, now_s: float) -> None:
         """Without vitals the only sign of life is output."""
         context = self._context
-        if context.library or context.ending is not None:
+        if context.library or context.ending is not None or self._doubts is None:
             return
         living = context.living()
         if not living:
@@ -171,3 +186,24 @@ class Watch:
         for captured in await asyncio.gather(*captures):
             context.note(captured)
         context.feed(fact)
+
+
+def _sign(seat: int, worker: Worker, reading: Reading) -> SeatSign:
+    return SeatSign(
+        proc=worker.proc,
+        seat=seat,
+        moved_ns=reading.moved_ns,
+        doing=int(reading.doing),
+        term=reading.term,
+        step=reading.step,
+        attempt=reading.attempt,
+        closed_step=reading.closed_step,
+        entered=reading.entered,
+        returned=reading.returned,
+        operation=reading.operation,
+        operation_bytes=reading.operation_bytes,
+        section_hash=reading.section_hash,
+        own_ns=reading.own_ns,
+        rehearsed_ns=reading.rehearsed_ns,
+        asked=worker.asked,
+    )

@@ -253,7 +253,9 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
         except RuntimeError:
             return _WatchedWork(work, world, result)
 
-        def finish(future: torch.futures.Future[Any]) -> Any:
+        flight = world.take_off(inner, result)
+
+        def finish(future: torch.futures.Future[Any]) -> None:
             try:
                 future.value()
                 if record is not None:
@@ -261,10 +263,10 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
             except RuntimeError as error:
                 world.poison_term(term, first_line(error))
             finally:
-                world.returned()
-            return result
+                world.land(flight)
 
-        return OuterWork(inner_future.then(finish), world)
+        inner_future.add_done_callback(finish)
+        return OuterWork(flight.future, world)
 
     def _begin_record(self, operation: str, result: Any) -> Callable[[Any], None] | None:
         setup = self._world.setup

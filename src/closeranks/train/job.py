@@ -387,7 +387,8 @@ class Job:
         self._pending_seat = seat
         self.take_seat(seat)
         self.world.seat = seat.seat
-        os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(seat.seat)
+        os.environ["RANK"] = str(seat.seat)
+        os.environ.setdefault("LOCAL_RANK", str(seat.seat))  # on one node of several it has had its slot from the start
         return seat.seat
 
     def take_seat(self, seat: messages.Seat) -> None:

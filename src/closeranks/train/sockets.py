@@ -66,8 +66,8 @@ def port_opened_by(create: Callable[[], T], tries: int = 20) -> tuple[T, int]:
     raise RuntimeError(f"expected a new gloo device to open one listening socket, {tries} tries did not")
 
 
-def cut(own_ports: AbstractSet[int], peers: AbstractSet[Endpoint]) -> int:
-    """Shut down every connected TCP socket that ends at one of our listeners or at one of the peers' endpoints.
+def cut(peers: AbstractSet[Endpoint], own_ports: AbstractSet[int] = frozenset()) -> int:
+    """Shut down every connected TCP socket that ends at one of the peers' endpoints or at one of our listeners.
 
     Returns how many were shut down. Safe to call from any thread and more than once.
     """

@@ -13,13 +13,14 @@ import socket
 import threading
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from closeranks.operations import CODES
 from closeranks.signs import Doing
 from closeranks.train import sockets
+from closeranks.train.deaf import Silence
 from closeranks.train.inner import Inner, PrivateWorld
 from closeranks.train.poison import PeerLost, first_line
 from closeranks.train.untyped import dist
@@ -49,6 +50,14 @@ _OPEN = Attempt.OPEN
 _BACKWARD = int(Doing.BACKWARD)
 
 
+class Flight(NamedTuple):
+    """A collective between its launch and its completion; the future is what the caller holds."""
+
+    inner: Inner
+    result: Any
+    future: torch.futures.Future[Any]
+
+
 class World:
     """Term, seat, groups and poison of one worker process."""
 
@@ -75,6 +84,8 @@ class World:
         self._regrouping = False
         self._launched = 0
         self._returned = 0
+        self._flights: dict[int, Flight] = {}
+        self._silence = Silence()
         self._changed = threading.Condition()
 
     # --- the training thread -----------------------------------------------------------------------------------
@@ -107,6 +118,18 @@ class World:
             self.vitals.words[9] = self._returned
             if self._returned == self._launched:
                 self._changed.notify_all()
+
+    def take_off(self, inner: Inner, result: Any) -> Flight:
+        """A collective was launched: its future is complete when it has landed, or was given up."""
+        flight = Flight(inner, result, torch.futures.Future())
+        self._flights[id(flight)] = flight
+        return flight
+
+    def land(self, flight: Flight) -> None:
+        """The collective is complete, well or not; called by gloo's threads. It counts once."""
+        if self._flights.pop(id(flight), None) is not None:
+            self.returned()
+            flight.future.set_result(flight.result)
 
     def raise_if_poisoned(self) -> None:
         """Raise PeerLost if the term is poisoned."""
@@ -238,9 +261,18 @@ class World:
             endpoint = self._endpoint
         ports = {port for inner in inners for port in inner.own_ports}
         peers = {peer for inner in inners for peer in inner.peers}
-        sockets.cut(ports, peers | ({endpoint} if endpoint is not None else set()))
+        sockets.cut({endpoint} if endpoint is not None else set())
+        connections = sockets.cut(peers, ports)
         for inner in inners:
             inner.abort_accelerator()
+        if self._silence.is_final(connections, time.monotonic()):
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """What nothing wakes counts as complete: its connections are gone, it cannot write into a tensor any more."""
+        for flight in list(self._flights.values()):
+            flight.inner.abandon()
+            self.land(flight)
 
 
 def first_tensor_device(tensors: Any) -> torch.device:

@@ -1,0 +1,218 @@
+"""The candidate of a node: it seeks the lead of the job, and leads it while it has it.
+
+Started by the supervisor as ``python -P -m closeranks.cluster.candidate FOLDER FD PARENT_PID``. It holds
+no worker and no state that could not be learned again, so nothing is lost with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from closeranks.authority.memory import MemoryRegister
+from closeranks.authority.opening import open_register
+from closeranks.authority.register import Register, RegisterError, RegisterRefused
+from closeranks.cluster import aside
+from closeranks.cluster.coordinator import Coordinator
+from closeranks.cluster.identity import Identity, identity_of, meeting_point
+from closeranks.cluster.tenure import Deposed, Seat, Tenure
+from closeranks.decide.leadership import Around, Candidacy, Choice, Contend, Follow, Lead, Over, StepDown
+from closeranks.nodes import words
+from closeranks.nodes.link import Connection, Ears
+from closeranks.nodes.serving import serve
+from closeranks.run.folder import read_run_file
+from closeranks.run.links import Link
+from closeranks.run.linux import die_with_parent
+from closeranks.run.options import STORE_AUTHORITY, RunOptions
+
+_STATIC_EPOCH: Final = 1  # without an authority there is one leader and never another
+_EXIT_USAGE: Final = 2
+
+
+class Boot(NamedTuple):
+    """A candidate process: of which supervisor process, and how many it had before."""
+
+    supervisor: str
+    before: int
+
+    def __str__(self) -> str:
+        """As it stands in the record."""
+        return f"{self.supervisor}.{self.before}"
+
+    def outlived(self, boot: str) -> bool:
+        """Whether that one has certainly ended: the same supervisor had it before, and saw it end."""
+        supervisor, _, number = boot.rpartition(".")
+        return supervisor == self.supervisor and int(number) < self.before
+
+
+class Candidate:
+    """One candidate process."""
+
+    def __init__(self, identity: Identity, options: RunOptions, link: socket.socket) -> None:
+        self._identity = identity
+        self._options = options
+        self._boot = Boot("", 0)
+        self._link = Link(link, self._hear, self._parent_gone, aside.FromSupervisor)
+        self._link.on_closed = lambda: self._parent_gone("the supervisor is gone")
+        self._follows = 0
+        self._told: tuple[int, str] = (0, "")
+        self._tenure: Tenure | None = None
+        self._coordinator: Coordinator | None = None
+        self._reign: asyncio.Task[None] | None = None
+        self._begun = asyncio.Event()
+        self._ending = asyncio.Event()
+        self._reason = "the first"
+
+    async def run(self) -> None:
+        """Until the run is over, here and as far as it depends on us."""
+        await self._begun.wait()
+        fixed = meeting_point(self._options)
+        if fixed is not None and self._identity.rank != 0:
+            self._link.send(aside.LeaderSeen(epoch=_STATIC_EPOCH, node="n0", address=fixed))
+            await self._ending.wait()
+            return
+        here = fixed or words.Address(host=self._identity.host, port=0)
+        listener = await serve(here, self._identity.keys, words.FromNode, self._called)
+        register = self._register()
+        candidacy = Candidacy(boot=str(self._boot), rank=self._identity.rank)
+        seat = Seat(self._identity.node, listener.address)
+        self._tenure = Tenure(register, candidacy, seat, self._around, self._chosen)
+        seeking = asyncio.create_task(self._tenure.run())
+        ended = asyncio.create_task(self._ending.wait())
+        await asyncio.wait([seeking, ended], return_when=asyncio.FIRST_COMPLETED)
+        if self._reign is not None:
+            await asyncio.wait([self._reign])
+        seeking.cancel()
+        await listener.close()
+        await register.close()
+
+    def _register(self) -> Register:
+        options = self._options
+        if meeting_point(options) is not None:
+            return MemoryRegister()
+        return open_register(options.authority or STORE_AUTHORITY, self._identity.run, options.store)
+
+    # --- our supervisor -----------------------------------------------------------------------------------------
+
+    def _hear(self, word: aside.FromSupervisor) -> None:
+        match word:
+            case aside.Begin():
+                self._boot = Boot(word.supervisor, word.before)
+                self._begun.set()
+            case aside.Standing():
+                self._follows = word.follows
+                if self._tenure is not None:
+                    self._tenure.wake()
+            case aside.Ending():
+                self._ending.set()
+
+    def _parent_gone(self, reason: str) -> None:
+        sys.stderr.write(f"{reason}\n")
+        os._exit(1)
+
+    # --- the lead -----------------------------------------------------------------------------------------------
+
+    def _around(self, now_s: float) -> Around:
+        coordinator, tenure = self._coordinator, self._tenure
+        record = None if tenure is None else tenure.record
+        ended = record is not None and self._boot.outlived(record.boot)
+        if coordinator is None:
+            return Around(now_s=now_s, led=self._follows > 0, leader_ended=ended)
+        absences = coordinator.absences
+        return Around(
+            now_s=now_s, led=self._follows > 0, heard_s=absences.heard_s(), outnumbered=absences.outnumbered()
+        )
+
+    def _chosen(self, choice: Choice) -> None:
+        tenure = self._tenure
+        if tenure is None:
+            return
+        match choice:
+            case Contend():
+                self._reason = choice.reason
+            case Lead():
+                self._begin_reign(tenure)
+            case Follow():
+                self._tell_leader(tenure)
+            case StepDown():
+                self._aloud(f"closeranks: this node's coordinator steps down: {choice.reason}")
+                self._end_reign()
+            case Over():
+                record = tenure.record
+                over = aside.RunOver(outcome=record.ended, exit_code=record.exit_code, reason=record.reason)
+                if self._reign is None:
+                    self._link.send(over)
+
+    def _begin_reign(self, tenure: Tenure) -> None:
+        if self._reign is not None:
+            return
+        self._coordinator = Coordinator(tenure, self._identity, self._options, self._reason)
+        self._reign = asyncio.create_task(self._lead(self._coordinator))
+        self._tell_leader(tenure)
+
+    def _tell_leader(self, tenure: Tenure) -> None:
+        record = tenure.record
+        if record.epoch and self._told != (record.epoch, record.boot):
+            self._told = (record.epoch, record.boot)
+            address = words.Address(host=record.host, port=record.port)
+            self._link.send(aside.LeaderSeen(epoch=record.epoch, node=record.node, address=address))
+
+    async def _lead(self, coordinator: Coordinator) -> None:
+        try:
+            await coordinator.run()
+            self._ending.set()
+        except* Deposed:
+            coordinator.let_go()
+        finally:
+            if self._coordinator is coordinator:
+                self._coordinator = None
+
+    def _end_reign(self) -> None:
+        coordinator, reign = self._coordinator, self._reign
+        self._coordinator = self._reign = None
+        if coordinator is not None:
+            coordinator.let_go()
+        if reign is not None:
+            reign.cancel()
+
+    def _called(self, connection: Connection) -> Ears:
+        """A node looks for its leader."""
+        if self._coordinator is not None:
+            return self._coordinator.hear(connection)
+
+        def turn_away(_word: Any) -> None:
+            connection.send(words.TurnedAway(reason=f"{self._identity.node} does not lead", final=False))
+
+        return Ears(turn_away, lambda _end: None)
+
+    def _aloud(self, line: str) -> None:
+        self._link.send(aside.Aloud(line=line))
+
+
+async def _be(argv: list[str]) -> None:
+    folder, fd = Path(argv[0]), int(argv[1])
+    options = read_run_file(folder).options
+    link = socket.socket(fileno=fd)
+    link.setblocking(False)
+    await Candidate(identity_of(options, os.environ), options, link).run()
+
+
+def main(argv: list[str]) -> int:
+    """Be the candidate of one node; the exit code is only for a person who looks."""
+    if not die_with_parent(int(argv[2]), signal.SIGKILL):
+        return 1
+    try:
+        asyncio.run(_be(argv))
+    except (OSError, RegisterError, RegisterRefused) as error:
+        sys.stderr.write(f"{error}\n")
+        return _EXIT_USAGE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,413 @@
+"""The coordinator: what the leading candidate does while it leads.
+
+It runs the controller for the whole job: nodes tell it facts, and it tells all of them every decision, in one order.
+What it knows can be learned again from the record and from what the nodes report; it may be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from typing import Final
+
+from closeranks.cluster.absence import Absences
+from closeranks.cluster.agreement import Agreement
+from closeranks.cluster.announcing import NOWHERE, Announcer, Members
+from closeranks.cluster.attendance import Attendee
+from closeranks.cluster.identity import Identity
+from closeranks.cluster.mind import Mind
+from closeranks.cluster.progress import Progress
+from closeranks.cluster.tenure import Deposed, Tenure
+from closeranks.decide.protocol import (
+    BeginTerm,
+    Decision,
+    EndAfterStep,
+    EndRun,
+    Fact,
+    NodeBack,
+    NodeJoined,
+    NodeLost,
+    NodeSilent,
+    Note,
+    PlanRestore,
+    StartGroup,
+    TermPoisoned,
+    Tick,
+)
+from closeranks.events import AnyEvent, CoordinatorBegan, NodeAccepted, NodeGone, Stamp
+from closeranks.nodes import words
+from closeranks.nodes.link import Connection, Ears, End
+from closeranks.run.brain import bounds_of
+from closeranks.run.options import RunOptions
+
+_LOOK_S: Final = 0.1
+_TICK_S: Final = 0.25
+_ENDING_S: Final = 20.0  # beyond the grace period of the nodes
+_GATHERING_S: Final = 1.5  # nodes that hear of a new leader have reported by then; later ones come back
+_RECORD_END_S: Final = 3.0
+_FEW_NODES: Final = 64
+_BEAT_S, _BEAT_OF_MANY_S = 0.25, 1.0
+_STOP_AHEAD_S: Final = 1.0  # a step so far ahead is not closed anywhere when the nodes hear of it
+_STEPS_IN_FLIGHT: Final = 2
+
+
+class Coordinator:
+    """One term of leadership. ``run`` returns when the run is over and raises ``Deposed`` when it leads no longer."""
+
+    def __init__(self, tenure: Tenure, identity: Identity, options: RunOptions, reason: str) -> None:
+        self._tenure = tenure
+        self._identity = identity
+        self._options = options
+        self._reason = reason
+        self._epoch = tenure.epoch
+        self._attendees: dict[str, Attendee] = {}
+        self._mind = Mind(options, tenure)
+        self.absences = Absences(self._attendees, tenure, (identity, options), self._lost)
+        self.absences.has_room = self._mind.has_room
+        self.absences.silent, self.absences.back = self._silent, self._back
+        self._progress = Progress(bounds_of(options), self._ask)
+        self._agreement = Agreement()
+        self._announcer = Announcer(self._record, self._attendees.get, self._complain)
+        self._decisions: asyncio.Queue[Decision] = asyncio.Queue()
+        self._early: list[Fact] = []  # facts that came before the controller was whole
+        self._stamps = itertools.count()
+        self._over = asyncio.Event()
+        self._arrived = asyncio.Event()  # a node reported before the controller was whole
+        self._ending: EndRun | None = None
+
+    async def run(self) -> None:
+        """Lead until the run is over.
+
+        Raises:
+            Deposed: somebody else leads, or nobody does.
+        """
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in (self._carry(), self._look(), self._take_up())]
+            await self._over.wait()
+            for task in tasks:
+                task.cancel()
+
+    def let_go(self) -> None:
+        """We lead no longer: every node has to look for somebody else."""
+        for attendee in self._attendees.values():
+            if attendee.connection is not None:
+                attendee.connection.abort("this coordinator leads no longer")
+
+    # --- nodes --------------------------------------------------------------------------------------------------
+
+    def hear(self, connection: Connection) -> Ears:
+        """A node called."""
+        caller: list[Attendee] = []
+
+        def on_word(word: words.FromNode) -> None:
+            if isinstance(word, words.Introduction):
+                attendee = self._introduced(connection, word)
+                if attendee is not None:
+                    caller.append(attendee)
+            elif caller and caller[-1].connection is connection:
+                self._hear(caller[-1], word)
+
+        def on_closed(end: End) -> None:
+            if caller and caller[-1].connection is connection:
+                caller[-1].connection = None
+                self.absences.hung_up(caller[-1], end)
+
+        return Ears(on_word, on_closed)
+
+    def _introduced(self, connection: Connection, word: words.Introduction) -> Attendee | None:
+        known = self._attendees.get(word.node)
+        if word.run != self._identity.run:
+            connection.send(words.TurnedAway(reason=f"this is run {self._identity.run}, not {word.run}", final=True))
+            return None
+        if known is not None and known.boot not in ("", word.boot):
+            # Another process under the same name: nothing proves yet that the first one acts no more.
+            reason = f"{word.node} is there already, as process {known.boot} on {_host_of(known)}"
+            connection.send(words.TurnedAway(reason=reason, final=known.heard and known.connection is not None))
+            return None
+        if not self._tenure.admits and (known is None or known.follows_s is None):
+            reason = "the authority does not answer: only nodes that follow already are granted anything"
+            connection.send(words.TurnedAway(reason=reason, final=False))
+            return None
+        attendee = known or Attendee(node=word.node, boot=word.boot)
+        attendee.boot, attendee.introduction, attendee.connection = word.boot, word, connection
+        attendee.report = None
+        self._attendees[word.node] = attendee
+        beat_s = _BEAT_S if len(self._attendees) <= _FEW_NODES else _BEAT_OF_MANY_S
+        self.absences.heard(attendee, beat_s)
+        leader, term = self._identity.node, self._tenure.record.term
+        connection.send(words.Welcome(epoch=self._epoch, leader=leader, beat_s=beat_s, term=term))
+        return attendee
+
+    def _hear(self, attendee: Attendee, word: words.FromNode) -> None:
+        match word:
+            case words.Beat():
+                self._beat(attendee, word)
+            case words.Heard():
+                self._fact(attendee, word.fact)
+            case words.Report():
+                self._reported(attendee, word)
+            case words.SeatFacts():
+                self._compare(word)
+            case words.Farewell():
+                self.absences.said_farewell(attendee, word.reason)
+            case _:
+                self._answered(attendee, word)
+
+    def _answered(self, attendee: Attendee, word: words.FromNode) -> None:
+        match word:
+            case words.TermStoreOpened():
+                self._announcer.store_opened(word)
+            case words.Reached():
+                self._announcer.reached(word)
+            case words.Probed():
+                self.absences.probed(attendee, word)
+            case words.Confirmed():
+                self._feed_all(self._progress.confirmed(word))
+
+    def _beat(self, attendee: Attendee, word: words.Beat) -> None:
+        """A node that is not fenced may act for another while."""
+        if attendee.report is None:
+            return
+        lease_s = self._tenure.grantable_s(self.absences.heard_s())
+        self.absences.beat(attendee, word, granted=lease_s > 0)
+        if lease_s > 0:
+            attendee.send(words.Granted(number=word.number, lease_s=lease_s))
+        if attendee.admitted:
+            self._feed_all(self._progress.beat(attendee.node, attendee.boot, word))
+
+    def _reported(self, attendee: Attendee, word: words.Report) -> None:
+        attendee.report = word
+        self.absences.reported(attendee)
+        if word.failed:
+            self._note(
+                NodeGone(node=attendee.node, boot=attendee.boot, detail=f"it cannot take workers: {word.failed}")
+            )
+            return
+        if self._mind.whole:
+            self._admit(attendee)
+        else:
+            self._arrived.set()
+
+    def _admit(self, attendee: Attendee) -> None:
+        """The controller counts with this node from now on."""
+        introduction, report = attendee.introduction, attendee.report
+        if introduction is None or report is None:
+            return
+        if attendee.admitted:  # it was out of reach for a while
+            attendee.silent = False
+            self._feed(NodeBack(node=attendee.node, procs=report.procs, ended=report.ended))
+            return
+        attendee.admitted = True
+        void = tuple(known.proc for known in report.procs)
+        if void:
+            attendee.send(words.Dismissed(procs=void))
+        self._note_accepted(attendee)
+        self._feed(NodeJoined(node=attendee.node, slots=introduction.slots, domains=introduction.domains))
+
+    def _note_accepted(self, attendee: Attendee) -> None:
+        introduction = attendee.introduction
+        if introduction is not None:
+            self._note(
+                NodeAccepted(
+                    node=attendee.node,
+                    boot=attendee.boot,
+                    slots=introduction.slots,
+                    domains=introduction.domains,
+                )
+            )
+
+    def _lost(self, attendee: Attendee, reason: str, hopeless: str) -> None:
+        """It is certain that nothing of this node acts any more."""
+        self._attendees.pop(attendee.node, None)
+        self._progress.forget(attendee.node)
+        if attendee.connection is not None:
+            attendee.connection.abort(f"given up: {reason}")
+        self._note(NodeGone(node=attendee.node, boot=attendee.boot, detail=reason))
+        self._feed(NodeLost(node=attendee.node, detail=reason, hopeless=hopeless))
+
+    def _silent(self, attendee: Attendee, reason: str) -> None:
+        """Nothing is heard of it."""
+        if attendee.admitted and not attendee.silent:
+            attendee.silent = True
+            self._feed(NodeSilent(node=attendee.node, detail=reason))
+
+    def _back(self, attendee: Attendee) -> None:
+        """Its beats were late, its connection never ended: what it was told has reached it."""
+        if attendee.admitted and attendee.silent:
+            attendee.silent = False
+            connection = attendee.connection
+            if connection is not None:
+                connection.send(words.ReportAgain())
+
+    # --- the controller -----------------------------------------------------------------------------------------
+
+    def _fact(self, attendee: Attendee, fact: Fact) -> None:
+        if self._mind.whole:
+            self._feed(fact)
+        elif attendee.report is not None:
+            self._early.append(fact)
+
+    def _feed_all(self, facts: tuple[Fact, ...]) -> None:
+        for fact in facts:
+            self._feed(fact)
+
+    def _feed(self, fact: Fact) -> None:
+        if self._ending is not None or not self._mind.whole:
+            return
+        self._decide_all(self._mind.step(fact))
+
+    def _decide_all(self, decisions: tuple[Decision, ...]) -> None:
+        """The memo goes first: whoever leads next must know of what it finds carried out."""
+        memo = self._mind.new_memo()
+        if memo is not None:
+            self._tell_all(memo)
+        for decision in decisions:
+            self._decide(decision)
+
+    def _decide(self, decision: Decision) -> None:
+        if isinstance(decision, Note):
+            self._note(decision.event)
+        else:
+            self._decisions.put_nowait(decision)
+
+    async def _take_up(self) -> None:
+        """Begin the run, or go on with what is there."""
+        if self._tenure.record.term == 0:
+            self._decide_all(self._mind.begin())
+            self._note(CoordinatorBegan(reason=self._reason))
+            for attendee in list(self._attendees.values()):
+                self._admit(attendee)
+        else:
+            await self._adopt()
+        early, self._early = self._early, []
+        self._feed_all(tuple(early))
+
+    async def _adopt(self) -> None:
+        """Go on where an earlier coordinator ended; nodes that still hear another one come when they let go of it."""
+        record = self._tenure.record
+        self.absences.expect(record.nodes)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GATHERING_S):
+                while any(a.report is None for a in self._attendees.values()):
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        present = [a for a in self._attendees.values() if a.report is not None and not a.report.failed]
+        closed = {a.node: a.report.closed_step for a in present if a.report is not None}
+        members = Members(record.term, record.members, record.nodes, record.incarnations)
+        self._progress.resume(members, closed)
+        decisions = self._mind.adopt(present, self._reason)
+        for attendee in self._attendees.values():
+            attendee.admitted = True  # those that are not present are silent in the controller's eyes
+            attendee.silent = attendee not in present
+            if not attendee.silent:
+                self._note_accepted(attendee)
+        self._decide_all(decisions)
+
+    # --- decisions ----------------------------------------------------------------------------------------------
+
+    async def _carry(self) -> None:
+        """One at a time and in their order: what follows an announcement must not overtake it."""
+        while True:
+            decision = await self._decisions.get()
+            match decision:
+                case StartGroup() | BeginTerm():
+                    await self._announce(decision)
+                case EndAfterStep():
+                    ahead = self._progress.steps_within(_STOP_AHEAD_S) + _STEPS_IN_FLIGHT
+                    self._tell_all(words.StopAt(step=self._progress.open_step + ahead))
+                case EndRun():
+                    await self._end(decision)
+                case _:
+                    if isinstance(decision, PlanRestore):
+                        self._feed_all(self._progress.settle(decision.step))
+                    self._tell_all(words.Do(decision=decision))
+
+    async def _announce(self, decision: StartGroup | BeginTerm) -> None:
+        members = self._mind.members_of(decision)
+        if isinstance(decision, StartGroup):
+            self._agreement.begin(decision.procs)
+        address = await self._announcer.prepare(decision, members)
+        if address is None:
+            raise Deposed
+        self._progress.begin(members, fresh=isinstance(decision, StartGroup))
+        self._tell_all(words.Do(decision=decision, store=address))
+        if address == NOWHERE and isinstance(decision, BeginTerm):
+            self._feed(TermPoisoned(proc=decision.procs[0], term=decision.term, detail="the term has no store"))
+
+    async def _record(self, members: Members) -> bool:
+        try:
+            await self._tenure.put(
+                term=members.term, members=members.procs, nodes=members.nodes, incarnations=members.incarnations
+            )
+        except Deposed:
+            return False
+        return True
+
+    async def _end(self, decision: EndRun) -> None:
+        """Nobody takes over any more; then every node ends its part, and those that are out of reach find out."""
+        first = self._ending is None
+        self._ending = decision
+        if first:
+            with contextlib.suppress(TimeoutError):  # without the authority nobody can take over either
+                async with asyncio.timeout(_RECORD_END_S):
+                    await self._tenure.put(ended=decision.outcome, exit_code=decision.exit_code, reason=decision.reason)
+        self._tell_all(words.Do(decision=decision))
+
+    def _complain(self, term: int, problem: str) -> None:
+        """A term that was announced all the same: its members will not meet."""
+        self._feed(TermPoisoned(proc=self._mind.first_member(), term=term, detail=problem))
+
+    def _compare(self, word: words.SeatFacts) -> None:
+        done = self._agreement.take(word)
+        if done is None:
+            return
+        self._note(done.event)
+        if done.fatal:
+            reason = f"preflight: {done.fatal}; make all nodes run the same versions and script"
+            self._decide(EndRun(outcome="failed", exit_code=1, reason=reason))
+
+    # --- telling ------------------------------------------------------------------------------------------------
+
+    def _note(self, event: AnyEvent) -> None:
+        stamp = Stamp(epoch=self._epoch, seq=next(self._stamps), node=self._identity.node, at_mono_s=time.monotonic())
+        self._tell_all(words.Do(decision=Note(event=event), stamp=stamp))
+
+    def _tell_all(self, word: words.FromCoordinator) -> None:
+        for attendee in self._attendees.values():
+            attendee.send(word)
+
+    def _ask(self, node: str, proc: int) -> None:
+        attendee = self._attendees.get(node)
+        if attendee is not None:
+            attendee.send(words.Confirm(proc=proc))
+
+    # --- the regular look ---------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        next_tick_s, last_s = 0.0, time.monotonic()
+        ending_s: float | None = None
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            now_s = time.monotonic()
+            late_s, last_s = max(0.0, now_s - last_s - 2 * _LOOK_S), now_s
+            if self._ending is not None:
+                ending_s = ending_s or now_s + self._options.grace_s + _ENDING_S
+                if now_s > ending_s or not any(a.connection is not None for a in self._attendees.values()):
+                    self._over.set()
+                continue
+            if not self._mind.whole:
+                self.absences.look(now_s, late_s)
+                continue
+            self.absences.look(now_s, late_s)
+            self._feed_all(self._progress.look(self.absences.present()))
+            for event in self._progress.take_notes():
+                self._note(event)
+            if now_s >= next_tick_s:
+                next_tick_s = now_s + _TICK_S
+                self._feed(Tick())
+
+
+def _host_of(attendee: Attendee) -> str:
+    return "another machine" if attendee.introduction is None else attendee.introduction.hostname

@@ -1,0 +1,69 @@
+"""What a node is known by, read once from the command line and the environment."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from closeranks.nodes.handshake import Keys, read_token
+from closeranks.nodes.interfaces import own_address
+from closeranks.nodes.words import Address
+from closeranks.run.options import STORE_AUTHORITY, RunOptions
+
+_ANYWHERE = Address(host="192.0.2.1", port=9)  # of a network for documentation: the default route leads there
+
+
+class Identity(NamedTuple):
+    """One supervisor process on one node."""
+
+    run: str
+    node: str
+    rank: int
+    boot: str
+    host: str  # under which the others reach it
+    hostname: str
+    domains: dict[str, str]  # what fails with this node: level to name
+    keys: Keys
+
+
+def identity_of(options: RunOptions, environment: Mapping[str, str]) -> Identity:
+    """Who this process is.
+
+    Raises:
+        TokenProblem, InterfaceProblem: what is missing, and the way out.
+    """
+    token = read_token(environment, None if options.token_file is None else Path(options.token_file))
+    host = own_address(_towards(options), options.interface or "")
+    return Identity(
+        run=options.run_id or "",
+        node=options.node,
+        rank=options.node_rank,
+        boot=secrets.token_hex(8),
+        host=host,
+        hostname=socket.gethostname(),
+        domains={},
+        keys=Keys(token),
+    )
+
+
+def meeting_point(options: RunOptions) -> Address | None:
+    """Where the leader listens when it is given and not elected."""
+    if options.rdzv_endpoint is None:
+        return None
+    host, _, port = options.rdzv_endpoint.rpartition(":")
+    return Address(host=host.strip("[]"), port=int(port))
+
+
+def _towards(options: RunOptions) -> Address:
+    """Somewhere on the network that joins the nodes."""
+    fixed = meeting_point(options)
+    if fixed is not None:
+        return fixed
+    url = urlsplit((options.authority or STORE_AUTHORITY).partition(",")[0])
+    if url.scheme == "etcd" and url.hostname is not None:
+        return Address(host=url.hostname, port=url.port or 2379)
+    return _ANYWHERE

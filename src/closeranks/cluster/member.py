@@ -1,0 +1,400 @@
+"""A supervisor as one of several: it follows a leader, tells it what it sees, and carries out what it decides.
+
+Its workers may act only while it holds a grant. Without one they are told to leave their attempt and wait, with all
+they hold in memory; whoever does not is killed. Whoever leads meanwhile may count on that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import time
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+from closeranks import messages
+from closeranks.cluster import aside
+from closeranks.cluster.candidate_link import CandidateLink
+from closeranks.cluster.identity import Identity, meeting_point
+from closeranks.cluster.known import Known
+from closeranks.cluster.term_stores import TermStores
+from closeranks.decide import allegiance
+from closeranks.decide.allegiance import Accepted, Allegiance, Order
+from closeranks.decide.protocol import Decision, EndRun, Fact, Isolate, StepDone, StopAsked, Tick
+from closeranks.events import CoordinatorFollowed, CoordinatorLost, NodeStarted
+from closeranks.nodes import words
+from closeranks.nodes.calling import Caller, Hearer, Missed
+from closeranks.nodes.link import Connection, Ears, End
+from closeranks.nodes.probes import Supervisor, answer_probes, probe
+from closeranks.run.births import Births
+from closeranks.run.carry import Carry
+from closeranks.run.context import Context
+from closeranks.run.doubts import ask
+from closeranks.run.exits import Exits
+from closeranks.run.watch import Watch
+from closeranks.run.worker import Worker
+
+_LOOK_S: Final = 0.05
+_PROBE_S: Final = 1.0
+_REACH_S: Final = 1.5
+_MEMBERS_MAX_BEATS: Final = 64  # sent beats whose answer is awaited
+_FAREWELL_S: Final = 30.0
+_UNLED_S: Final = 30.0  # without an authority a leader that is gone so long is gone for good
+
+
+class Parts(NamedTuple):
+    """What a supervisor is made of, as far as its leader acts through it."""
+
+    exits: Exits
+    watch: Watch
+    carry: Carry
+
+
+class Member:
+    """The controller of this node's context: facts go to the leader, and its decisions come from there."""
+
+    def __init__(self, context: Context, identity: Identity, versions: dict[str, str]) -> None:
+        self._context = context
+        self._identity = identity
+        self._versions = versions
+        self._elected = meeting_point(context.options) is None
+        self._known = Known(identity.node)
+        self._allegiance = Allegiance()
+        self._order = Order.INTERRUPT
+        self._followed = 0  # epoch of the leader whose grant was last told
+        self._connection: Connection | None = None
+        self._welcome: words.Welcome | None = None
+        self._beats: dict[int, float] = {}  # sent and not answered: number to time
+        self._beat = 0
+        self._granted_beat = 0  # newest whose grant has arrived, of the leader that is followed
+        self._next_beat_s = 0.0
+        self._closed: list[words.ClosedHere] = []
+        self._closed_step = -1
+        self._memo: tuple[int, int, bytes] = (0, 0, b"")
+        self._stores = TermStores(identity.host)
+        self._probes: Any = None
+        self._led_s = time.monotonic()
+        self._stop: list[Fact] = []
+        self._candidate = CandidateLink(context, identity.boot, self._hear_candidate)
+        draw = random.Random(identity.boot)  # noqa: S311 - for the jitter of calls
+        self._caller = Caller(identity.keys, words.FromCoordinator, Hearer(self._up, self._missed), draw)
+        self._missed_of: deque[str] = deque(maxlen=1)
+        self.failed = ""  # why this node can take no workers
+        self._parts: Parts
+
+    async def join(self, births: Births, exits: Exits, watch: Watch, carry: Carry) -> str:
+        """Begin to look for a leader, who acts through these; the problem, "" when there is none."""
+        self._parts = Parts(exits, watch, carry)
+        births.open_store = self._stores.elsewhere
+        here = words.Address(host=self._identity.host, port=0)
+        try:
+            own = Supervisor(self._identity.node, self._identity.boot)
+            self._probes = await answer_probes(here, self._identity.keys, own)
+        except OSError as error:
+            return f"node {self._identity.node}: {error}; name another address with --interface"
+        self._candidate.replace = self._elected
+        self._candidate.on_lost = self._candidate_lost
+        self._note_start()
+        self._candidate.start()
+        self._context.spawn(self._look())
+        return ""
+
+    def _note_start(self) -> None:
+        identity, options = self._identity, self._context.options
+        self._context.note(
+            NodeStarted(
+                rank=identity.rank,
+                nodes=options.nnodes,
+                slots=options.slots,
+                boot=identity.boot,
+                hostname=identity.hostname,
+            )
+        )
+
+    async def close(self, ending: EndRun | None) -> None:
+        """Workers have ended: take leave, and let a candidate that leads see to the others."""
+        if self._connection is not None:
+            self._connection.send(words.Farewell(reason="" if ending is None else ending.reason))
+        self._caller.close("the run is over here")
+        await self._candidate.finish(_FAREWELL_S)
+        if self._probes is not None:
+            await self._probes.close()
+        self._stores.close()
+
+    # --- facts and decisions ------------------------------------------------------------------------------------
+
+    def step(self, fact: Fact, now_s: float) -> tuple[Decision, ...]:  # noqa: ARG002 - the leader has its own clock
+        """Tell the leader. Nothing is lost while there is none: a new one is told how things stand."""
+        match fact:
+            case Tick():
+                return ()
+            case StepDone():
+                self._closed.append(words.ClosedHere(step=fact.step, duration_s=fact.duration_s))
+                self._closed_step = max(self._closed_step, fact.step)
+                return ()
+            case StopAsked():
+                self._stop.append(fact)  # a leader that comes later is told too
+                if fact.now and self._welcome is None:
+                    reason = "asked to stop, and there is no coordinator to ask"
+                    return (EndRun(outcome="stopped", exit_code=128 + fact.signal, reason=reason, now=True),)
+        self._known.hear(fact)
+        self._say(words.Heard(fact=fact))
+        return ()
+
+    def _do(self, word: words.Do) -> None:
+        if word.store is not None:
+            self._stores.announced = word.store
+        self._known.told(word.decision)
+        self._parts.carry.stamp = word.stamp
+        self._context.carry_out(word.decision)
+
+    def joined(self, worker: Worker) -> None:
+        """A process joined: the leader compares it with those of other nodes."""
+        self._say(words.SeatFacts(proc=worker.proc, seat=worker.seat, facts=worker.facts or {}))
+
+    def _say(self, word: words.FromNode) -> None:
+        if self._connection is not None and self._welcome is not None:
+            self._connection.send(word)
+
+    # --- the leader ---------------------------------------------------------------------------------------------
+
+    def _hear_candidate(self, word: aside.FromCandidate) -> None:
+        match word:
+            case aside.LeaderSeen():
+                self._caller.retarget(word.address, word.epoch)
+            case aside.RunOver():
+                end = EndRun(outcome=word.outcome, exit_code=word.exit_code, reason=word.reason, now=True)
+                self._context.carry_out(end)
+            case aside.Aloud():
+                self._context.say(word.line)
+
+    def _candidate_lost(self) -> None:
+        if self._identity.rank == 0:
+            self._context.fail(
+                "the coordinator process was lost, and without an authority nobody may take its place; "
+                "give --authority or --store so that another node can"
+            )
+
+    def _up(self, connection: Connection, _epoch: int) -> Ears:
+        self._connection, self._welcome = connection, None
+        connection.send(self._introduction())
+        return Ears(lambda word: self._hear(connection, word), lambda end: self._down(connection, end))
+
+    def _down(self, connection: Connection, end: End) -> None:
+        if connection is not self._connection:
+            return
+        self._connection = None
+        if self._welcome is not None:
+            self._welcome = None
+            self._allegiance = allegiance.unlinked(self._allegiance)
+            if self._context.ending is None:
+                self._context.note(CoordinatorLost(epoch=self._allegiance.epoch, detail=str(end)))
+
+    def _missed(self, missed: Missed) -> None:
+        self._missed_of.append(missed.reason)
+
+    def _introduction(self) -> words.Introduction:
+        identity, context = self._identity, self._context
+        return words.Introduction(
+            run=identity.run,
+            node=identity.node,
+            boot=identity.boot,
+            slots=context.options.slots,
+            host=identity.host,
+            probe_port=self._probes.address.port,
+            domains=identity.domains,
+            hostname=identity.hostname,
+            versions=self._versions,
+            follows=self._allegiance.epoch if allegiance.led(self._allegiance, time.monotonic()) else 0,
+        )
+
+    def _report(self) -> words.Report:
+        epoch, seq, memo = self._memo
+        return words.Report(
+            procs=self._known.procs,
+            ended=self._known.ended,
+            closed_step=self._closed_step,
+            library=self._context.library,
+            memo=memo,
+            memo_epoch=epoch,
+            memo_seq=seq,
+            failed=self.failed,
+        )
+
+    def _hear(self, connection: Connection, word: words.FromCoordinator) -> None:
+        if connection is not self._connection:
+            return
+        if isinstance(word, words.Welcome):
+            self._welcomed(connection, word)
+        elif isinstance(word, words.TurnedAway):
+            self._turned_away(connection, word)
+        elif self._welcome is not None:
+            self._obey(word, self._welcome)
+
+    def _welcomed(self, connection: Connection, word: words.Welcome) -> None:
+        now_s = time.monotonic()
+        self._allegiance, answer = allegiance.welcomed(self._allegiance, word.epoch, now_s)
+        if not isinstance(answer, Accepted):
+            connection.close(answer.reason)
+            return
+        self._welcome = word
+        self._beats.clear()
+        self._granted_beat = 0
+        self._context.term = max(self._context.term, word.term)
+        connection.send(self._report())
+        for fact in self._stop:
+            connection.send(words.Heard(fact=fact))
+        self._send_beat(now_s)
+
+    def _turned_away(self, connection: Connection, word: words.TurnedAway) -> None:
+        connection.close("turned away")
+        if word.final:
+            self._context.fail(f"the coordinator does not take this node: {word.reason}")
+
+    def _obey(self, word: words.FromCoordinator, welcome: words.Welcome) -> None:
+        match word:
+            case words.Granted():
+                self._granted(word, welcome)
+            case words.ReportAgain():
+                self._say(self._report())
+            case words.Do():
+                self._do(word)
+            case words.StopAt():
+                for worker in self._members():
+                    worker.send(messages.StopAfter(step=word.step))
+            case words.Memo():
+                self._memo = (welcome.epoch, word.seq, word.memo)
+            case words.Dismissed():
+                for proc in word.procs:
+                    self._end(proc, "it was replaced while its node was out of reach")
+            case _:
+                self._answer(word)
+
+    def _answer(self, word: words.FromCoordinator) -> None:
+        match word:
+            case words.OpenStore():
+                address, problem = self._stores.open(word.term)
+                self._say(words.TermStoreOpened(term=word.term, address=address, problem=problem))
+            case words.Reach():
+                self._context.spawn(self._reach(word))
+            case words.Probe():
+                self._context.spawn(self._probe(word))
+            case words.Confirm():
+                self._context.spawn(self._confirm(word.proc))
+
+    def _end(self, proc: int, reason: str) -> None:
+        self._parts.exits.isolate(Isolate(proc=proc, reason=reason, capture_stack=False))
+
+    def _granted(self, word: words.Granted, welcome: words.Welcome) -> None:
+        sent_s = self._beats.pop(word.number, None)
+        if sent_s is not None:
+            self._granted_beat = word.number
+            if welcome.epoch != self._followed:
+                self._followed = welcome.epoch
+                self._context.note(CoordinatorFollowed(epoch=welcome.epoch, leader=welcome.leader))
+            self._allegiance = allegiance.granted(self._allegiance, welcome.epoch, sent_s, word.lease_s)
+            self._candidate.stand(welcome.epoch)
+            self._led_s = time.monotonic()
+
+    # --- the regular look ---------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        while self._context.ending is None or self._context.living():
+            await asyncio.sleep(_LOOK_S)
+            now_s = time.monotonic()
+            if self._welcome is not None and now_s >= self._next_beat_s:
+                self._send_beat(now_s)
+            self._obey_standing(now_s)
+            if not self._elected and self._context.ending is None and now_s - self._led_s > self._patience_s():
+                self._give_up(now_s)
+
+    def _patience_s(self) -> float:
+        return _UNLED_S if self._allegiance.epoch else self._context.options.join_timeout_s
+
+    def _give_up(self, now_s: float) -> None:
+        why = f" ({self._missed_of[0]})" if self._missed_of else ""
+        self._context.fail(
+            f"no word from the coordinator for {now_s - self._led_s:.0f} s{why}, and without an authority nobody may "
+            "take its place; give --authority or --store so that another node can"
+        )
+
+    def _send_beat(self, now_s: float) -> None:
+        if self._connection is None or self._welcome is None:
+            return
+        self._beat += 1
+        self._next_beat_s = now_s + self._welcome.beat_s
+        self._beats[self._beat] = now_s
+        while len(self._beats) > _MEMBERS_MAX_BEATS:
+            del self._beats[next(iter(self._beats))]
+        closed, self._closed = tuple(self._closed), []
+        self._connection.send(
+            words.Beat(
+                number=self._beat,
+                sent_ns=time.monotonic_ns(),
+                granted=self._granted_beat,
+                signs=self._parts.watch.signs(),
+                closed=closed,
+                open_step=self._parts.watch.newest_open_step(),
+                quiet_s=self._parts.watch.quiet_s(now_s),
+            )
+        )
+
+    def _obey_standing(self, now_s: float) -> None:
+        """Workers of a node that is not led must not act. At its start a node has none."""
+        order = allegiance.standing(self._allegiance, now_s).order
+        if order is Order.ACT:
+            self._order = order
+            return
+        self._candidate.stand(0)
+        if self._order is Order.ACT and self._context.ending is None:
+            self._context.say(
+                "closeranks: no word from a coordinator: this node's ranks pause, and keep what they hold"
+            )
+            self._interrupt()
+        if order is Order.FENCE and self._order is not Order.FENCE:
+            self._fence()
+        self._order = order
+
+    def _interrupt(self) -> None:
+        acting = self._known.acting()
+        for worker in self._members():
+            if worker.proc in acting:
+                reason = "this node has no word from a coordinator"
+                worker.send(messages.Interrupt(term=self._context.term, reason=reason))
+                self._known.interrupted(worker.proc)
+
+    def _fence(self) -> None:
+        acting = self._known.acting()
+        for worker in self._members():
+            if worker.proc in acting:
+                self._end(worker.proc, "it did not pause while its node was cut off")
+
+    def _members(self) -> list[Any]:
+        workers = self._context.workers
+        return [w for p in self._context.members.values() if (w := workers.get(p)) is not None and w.alive]
+
+    # --- questions ----------------------------------------------------------------------------------------------
+
+    async def _reach(self, word: words.Reach) -> None:
+        problem = await asyncio.to_thread(_connect, word.address)
+        self._say(words.Reached(nonce=word.nonce, problem=problem))
+
+    async def _probe(self, word: words.Probe) -> None:
+        found = await probe(word.address, self._identity.keys, Supervisor(word.node, word.boot), _PROBE_S)
+        self._say(words.Probed(nonce=word.nonce, finding=found.finding.value, detail=found.detail))
+
+    async def _confirm(self, proc: int) -> None:
+        worker = self._context.workers.get(proc)
+        if worker is None or not worker.alive:
+            return
+        answered, busy = await ask(worker)
+        self._say(words.Confirmed(proc=proc, answered=answered, busy=busy))
+
+
+def _connect(address: words.Address) -> str:
+    try:
+        socket.create_connection((address.host, address.port), timeout=_REACH_S).close()
+    except OSError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,123 @@
+"""The controller in the coordinator: begun anew, or built up from what an earlier coordinator left behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import msgspec
+
+from closeranks.cluster.announcing import Members
+from closeranks.cluster.attendance import Attendee
+from closeranks.cluster.tenure import PROCS_AHEAD, Tenure
+from closeranks.decide import controller
+from closeranks.decide.adoption import Known, KnownNode, adopt
+from closeranks.decide.membership import occupants, replaceable
+from closeranks.decide.memo import Memo, decode, encode, memo_of, worth_sending
+from closeranks.decide.protocol import BeginTerm, Begun, Decision, Fact, StartGroup
+from closeranks.decide.state import State
+from closeranks.nodes import words
+from closeranks.run.brain import settings_of
+from closeranks.run.options import RunOptions
+
+
+class Mind:
+    """Owns the controller's state while this candidate leads."""
+
+    def __init__(self, options: RunOptions, tenure: Tenure) -> None:
+        self._settings = settings_of(options)
+        self._tenure = tenure
+        self._state: State | None = None
+        self._memo: Memo | None = None  # the newest that was sent
+        self._memos = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether facts can be taken."""
+        return self._state is not None
+
+    @property
+    def state(self) -> State:
+        """The controller's."""
+        if self._state is None:
+            raise AssertionError("the controller is not there yet")
+        return self._state
+
+    def begin(self) -> tuple[Decision, ...]:
+        """The run starts with this coordinator."""
+        self._state = msgspec.structs.replace(controller.initial(self._settings), next_proc=self._first_proc())
+        return self.step(Begun())
+
+    def adopt(self, present: Iterable[Attendee], reason: str) -> tuple[Decision, ...]:
+        """Go on with what is there: the record, and what these nodes reported."""
+        record, reports = self._tenure.record, {a: a.report for a in present if a.report is not None}
+        known = Known(
+            leader=record.node,
+            reason=reason,
+            term=record.term,
+            members=record.members,
+            places=record.nodes,
+            incarnations=record.incarnations,
+            next_proc=self._first_proc(),
+            incidents=record.incidents,
+            nodes=tuple(_known(attendee, report) for attendee, report in reports.items()),
+            memo=_newest_memo(reports.values()),
+        )
+        self._state, decisions = adopt(self._settings, known, time.monotonic())
+        return decisions
+
+    def step(self, fact: Fact) -> tuple[Decision, ...]:
+        """Take one fact."""
+        self._state, decisions = controller.step(self.state, fact, time.monotonic())
+        return decisions
+
+    def new_memo(self) -> words.Memo | None:
+        """What the next coordinator will want, where it has changed."""
+        now_s = time.monotonic()
+        memo = memo_of(self.state, now_s)
+        if self._memo is not None and not worth_sending(self._memo, memo):
+            return None
+        self._memo = memo
+        self._memos += 1
+        return words.Memo(seq=self._memos, memo=encode(memo))
+
+    def _first_proc(self) -> int:
+        return self._tenure.record.procs_reserved - PROCS_AHEAD
+
+    def members_of(self, decision: StartGroup | BeginTerm) -> Members:
+        """Who sits where under the term of this decision."""
+        if isinstance(decision, StartGroup):
+            return Members(decision.term, decision.procs, decision.nodes, self.state.incarnations)
+        homes = {proc.proc: proc.node for proc in self.state.procs.values()}
+        nodes = tuple(homes.get(proc, place) for proc, place in zip(decision.procs, self.state.places, strict=True))
+        return Members(decision.term, decision.procs, nodes, decision.incarnations)
+
+    def first_member(self) -> int:
+        """Some process of the newest term, to name where none can be."""
+        return next((p.proc for p in occupants(self.state).values()), 0)
+
+    def has_room(self, node: str) -> bool:
+        """Whether the seats of this node could be taken over by others."""
+        return self._state is not None and replaceable(self._state, node)
+
+
+def _known(attendee: Attendee, report: words.Report) -> KnownNode:
+    introduction = attendee.introduction
+    return KnownNode(
+        name=attendee.node,
+        slots=0 if introduction is None else introduction.slots,
+        domains={} if introduction is None else introduction.domains,
+        procs=report.procs,
+        ended=report.ended,
+        closed_step=report.closed_step,
+    )
+
+
+def _newest_memo(reports: Iterable[words.Report]) -> Memo | None:
+    newest = max(reports, key=lambda r: (r.memo_epoch, r.memo_seq), default=None)
+    if newest is None or not newest.memo:
+        return None
+    try:
+        return decode(newest.memo)
+    except msgspec.MsgspecError:  # of another version: what it would have told is lost, no more
+        return None

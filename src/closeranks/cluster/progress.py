@@ -1,0 +1,121 @@
+"""Progress of the whole job, from the nodes' beats: steps that all seats closed, and who is stuck."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from closeranks.cluster.announcing import Members
+from closeranks.cluster.steps import Signs, Steps
+from closeranks.decide.protocol import Fact, GroupStuck, ProcStuck, StepDone
+from closeranks.detect import progress
+from closeranks.detect.progress import Standstill, Suspect, Verdict
+from closeranks.events import AnyEvent, DeadlineChanged
+from closeranks.nodes.words import Beat, Confirmed
+
+_RATES_KEPT: Final = 32
+
+
+class Progress:
+    """Merges what nodes tell, and follows up suspicions: ``ask(node, proc)`` has the node look at a process."""
+
+    def __init__(self, bounds: progress.Bounds, ask: Callable[[str, int], None]) -> None:
+        self._steps = Steps()
+        self._signs = Signs()
+        self._watch = progress.Watch(bounds=bounds)
+        self._ask = ask
+        self._nodes: tuple[str, ...] = ()  # by seat
+        self._seats: dict[int, int] = {}  # by process, under the newest term
+        self._suspects: dict[int, Suspect] = {}
+        self._open_steps: dict[str, int] = {}
+        self._durations_s: deque[float] = deque(maxlen=_RATES_KEPT)
+        self._notes: list[AnyEvent] = []
+
+    @property
+    def open_step(self) -> int:
+        """The highest step that a seat is known to have opened or to be about to."""
+        return max(self._open_steps.values(), default=0)
+
+    def steps_within(self, seconds: float) -> int:
+        """How many steps the job does in that time, at most."""
+        fastest_s = min((s for s in self._durations_s if s > 0), default=seconds)
+        return int(seconds / fastest_s) + 1
+
+    # --- terms --------------------------------------------------------------------------------------------------
+
+    def begin(self, members: Members, *, fresh: bool) -> None:
+        """A term is announced."""
+        self._nodes = members.nodes
+        self._seats = {proc: seat for seat, proc in enumerate(members.procs)}
+        if fresh:
+            self._steps.begin(set(members.nodes), -1)
+            self._open_steps.clear()
+
+    def settle(self, step: int) -> tuple[StepDone, ...]:
+        """The members go on after this step."""
+        return self._steps.begin(set(self._nodes), step)
+
+    def resume(self, members: Members, closed: Mapping[str, int]) -> None:
+        """A new coordinator finds members that train: ``closed`` is the newest step of each node's seats."""
+        self._nodes = members.nodes
+        self._seats = {proc: seat for seat, proc in enumerate(members.procs)}
+        self._steps.resume({node: closed.get(node, -1) for node in members.nodes})
+
+    def forget(self, node: str) -> None:
+        """The node is gone."""
+        self._signs.forget(node)
+        self._open_steps.pop(node, None)
+
+    # --- beats --------------------------------------------------------------------------------------------------
+
+    def beat(self, node: str, boot: str, beat: Beat) -> tuple[StepDone, ...]:
+        """A node's news; the steps that are closed everywhere by it."""
+        self._signs.take(node, boot, beat, time.monotonic_ns())
+        self._open_steps[node] = beat.open_step
+        done = self._steps.add(node, beat.closed)
+        self._durations_s.extend(one.duration_s for one in done)
+        return done
+
+    def look(self, present: Iterable[str]) -> tuple[Fact, ...]:
+        """Judge progress, while every node with a seat is heard: a silent one would look like stuck processes."""
+        if not set(self._nodes) <= set(present):
+            return ()
+        readings = self._signs.readings(set(self._nodes), self._seats)
+        self._watch, findings = progress.observe(self._watch, readings, time.monotonic_ns())
+        return self._follow(findings)
+
+    def confirmed(self, word: Confirmed) -> tuple[Fact, ...]:
+        """A node looked at a suspect."""
+        suspect = self._suspects.pop(word.proc, None)
+        if suspect is None:
+            return ()
+        self._watch, verdict, findings = progress.confirm(
+            self._watch, word.proc, answered=word.answered, busy=word.busy
+        )
+        facts = self._follow(findings)
+        if verdict not in (Verdict.STUCK, Verdict.BLOCKED):
+            return facts
+        how = "answers" if word.answered else "does not answer"
+        detail = f"its control thread {how}, it {'is busy' if word.busy else 'is idle'}"
+        stuck = ProcStuck(proc=word.proc, detail=detail, silent_s=suspect.silent_s, allowed_s=suspect.allowed_s)
+        return (*facts, stuck)
+
+    def take_notes(self) -> list[AnyEvent]:
+        """What is worth a record since the last call."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def _follow(self, findings: tuple[progress.Finding, ...]) -> tuple[Fact, ...]:
+        facts: list[Fact] = []
+        for finding in findings:
+            match finding:
+                case Suspect():
+                    self._suspects[finding.proc] = finding
+                    self._ask(self._nodes[self._seats[finding.proc]], finding.proc)
+                case Standstill():
+                    facts.append(GroupStuck(detail=finding.detail, suspects=finding.suspects))
+                case DeadlineChanged():
+                    self._notes.append(finding)
+        return tuple(facts)

@@ -1,0 +1,140 @@
+"""Nodes that come and go. A run of one node hears nothing of this."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from closeranks.decide import endings, membership, trouble
+from closeranks.decide.diagnosis import Seen, Trouble
+from closeranks.decide.domains import failed_domain
+from closeranks.decide.placement import rank
+from closeranks.decide.protocol import NodeJoined, NodeLost, NodeSilent, Origin
+from closeranks.decide.state import Life, Node, Proc, Stage, State
+from closeranks.decide.turn import Turn
+from closeranks.events import ErrorSeen
+
+_KEEPS_SPARES = frozenset({Life.JOINING, Life.REGROUPING, Life.RESTORING, Life.RUNNING})
+
+
+def assemble(turn: Turn) -> None:
+    """Start the first group once the nodes for it are there."""
+    if turn.state.settings.nodes_needed:
+        turn.enter(Life.ASSEMBLING)
+    _start_when_assembled(turn)
+
+
+def _start_when_assembled(turn: Turn) -> None:
+    state = turn.state
+    if membership.layout(state) is not None:
+        membership.start_group(turn, Origin.NOTHING if state.saved_step is None else Origin.NEWEST)
+
+
+def assembling_late(turn: Turn) -> None:
+    """Too few nodes came in time: say which."""
+    settings = turn.state.settings
+    if turn.now_s - turn.state.since_s >= settings.deadlines.nodes_s:
+        there = ", ".join(sorted(turn.state.nodes, key=rank)) or "none"
+        reason = f"{_shortage(turn.state)} within {settings.deadlines.nodes_s:g} s; there are: {there}"
+        endings.fail(turn, 1, f"{reason}; start the missing ones, or ask for fewer with --nnodes")
+
+
+def _shortage(state: State) -> str:
+    needed, seats = state.settings.nodes_needed, state.settings.seats
+    if len(state.nodes) < needed:
+        missing = [name for k in range(needed) if (name := f"n{k}") not in state.nodes]
+        return f"{len(state.nodes)} of {needed} nodes joined, {', '.join(missing)} did not"
+    slots = sum(node.slots for node in state.nodes.values())
+    return f"{len(state.nodes)} nodes joined, with room for {slots} of {seats} seats"
+
+
+def joined(turn: Turn, fact: NodeJoined) -> None:
+    """A node is there, empty."""
+    state = turn.state
+    if not state.settings.nodes_needed or fact.node in state.nodes or fact.slots < 1:
+        return
+    node = Node(name=fact.node, slots=fact.slots, domains=dict(fact.domains))
+    turn.update(
+        nodes={**state.nodes, node.name: node},
+        lost_nodes={name: gone for name, gone in state.lost_nodes.items() if name != node.name},
+    )
+    make_use(turn, node.name)
+
+
+def make_use(turn: Turn, name: str) -> None:
+    """A node can be reached and has room: for seats that wait for it, or for spares."""
+    state = turn.state
+    if state.life is Life.ASSEMBLING:
+        _start_when_assembled(turn)
+    elif state.life is Life.GATHERING:
+        trouble.fill_from(turn, name)
+    elif state.life is Life.CLEARING:
+        trouble.start_when_clear(turn)
+    elif state.life in _KEEPS_SPARES and state.group.joined_s is not None and not (state.incident or state.stop):
+        membership.refill_spares(turn)
+
+
+def silent(turn: Turn, fact: NodeSilent) -> None:
+    """Nothing is started there, and nothing is expected of it in time, until it is back or lost."""
+    node = turn.state.nodes.get(fact.node)
+    if node is not None and not node.silent:
+        turn.update(nodes={**turn.state.nodes, node.name: replace(node, silent=True)})
+        detail = f"{node.name} is out of reach: {fact.detail}"
+        turn.note(ErrorSeen(detector=Seen.SILENCE.value, seat=None, proc=None, detail=detail))
+
+
+def lost(turn: Turn, fact: NodeLost) -> None:
+    """A node is gone, with all that ran there: one loss, however many seats it held."""
+    state = turn.state
+    node = state.nodes.get(fact.node)
+    if node is None:
+        return
+    left = {name: other for name, other in state.nodes.items() if name != node.name}
+    turn.update(nodes=left, lost_nodes={**state.lost_nodes, node.name: node})
+    here = [p for p in state.procs.values() if p.node == node.name]
+    members = tuple(p for p in here if p.seat is not None and p.stage is not Stage.DOOMED)
+    for proc in here:
+        if proc not in members:
+            turn.drop(proc)
+    if members:
+        over = "the last step was closed everywhere before" if state.life is Life.LEAVING else ""
+        found = _trouble(state, node, members, fact.detail)
+        trouble.meet(turn, found, gone=members, hopeless=over or fact.hopeless)
+        return
+    turn.note(ErrorSeen(detector=Seen.NODE.value, seat=None, proc=None, detail=f"{node.name} was lost: {fact.detail}"))
+    trouble.start_when_clear(turn)
+    trouble.regroup_when_gathered(turn)
+
+
+def _trouble(state: State, node: Node, members: tuple[Proc, ...], detail: str) -> Trouble:
+    seats = tuple(sorted(p.seat for p in members if p.seat is not None))
+    before = () if state.incident is None else state.incident.nodes
+    others = [state.lost_nodes[name] for name in before if name in state.lost_nodes]
+    living = [other for other in state.nodes.values() if other.name != node.name]
+    domain = failed_domain(node, others, living)
+    told = f"{node.name} with seats {list(seats)} was lost: {detail}"
+    if domain:
+        together = ", ".join(sorted({node.name, *(other.name for other in others)}, key=rank))
+        told = f"{told}; {domain} failed as one, {together} were lost in this incident"
+    return Trouble(seen=Seen.NODE, detail=told, seats=seats, node=node.name, domain=domain)
+
+
+def check_room(turn: Turn) -> None:
+    """Seats have waited for a node as long as they may."""
+    state, patience_s = turn.state, turn.state.settings.node_patience_s
+    since_s = state.short_since_s
+    if state.life not in (Life.GATHERING, Life.CLEARING) or since_s is None or turn.now_s - since_s < patience_s:
+        return
+    roomless = sorted(set(range(state.seats)) - set(membership.occupants(state)) - set(membership.placements(state)))
+    there = ", ".join(sorted(state.nodes, key=rank)) or "none"
+    detail = f"no node with room for seats {roomless} came within {patience_s:g} s; there are: {there}"
+    found = Trouble(seen=Seen.NO_ROOM, detail=detail, allowed_s=patience_s, fewer_seats=_fewer_seats(state))
+    way_out = "" if found.fewer_seats else "start another node for this run, or the run again with fewer"
+    trouble.meet(turn, found, hopeless=way_out)
+
+
+def _fewer_seats(state: State) -> int:
+    """How many seats the nodes that are there can go on with; 0: it is not allowed, or no state could be taken over."""
+    full = [node for node in state.nodes.values() if not node.silent and node.slots >= state.seats_each]
+    allowed = 0 < state.settings.nodes_min <= len(full) and state.saved_step is not None
+    seats = len(full) * state.seats_each
+    return seats if allowed and seats < state.seats else 0

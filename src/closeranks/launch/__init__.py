@@ -1,0 +1,1 @@
+"""Starting one supervisor per node: under Slurm, Kubernetes and Ray, and by ssh."""

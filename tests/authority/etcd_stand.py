@@ -1,0 +1,97 @@
+"""Real etcd servers on loopback ports, with data in a temporary folder."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+ETCD = shutil.which("etcd")
+needs_etcd = pytest.mark.skipif(ETCD is None, reason="etcd is not installed (Debian: apt-get install etcd-server)")
+START_S = 20.0
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class Members:
+    """A cluster of one or more. Elections take a tenth of a second instead of a whole one."""
+
+    def __init__(self, folder, count=1):
+        self.folder = folder
+        self.ports, self.peers = free_ports(count), free_ports(count)
+        self.processes = {}
+        for number in range(count):
+            self.start(number)
+        self.wait()
+
+    @property
+    def url(self):
+        return "etcd://" + ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def start(self, number):
+        client, peer = (f"http://127.0.0.1:{ports[number]}" for ports in (self.ports, self.peers))
+        cluster = ",".join(f"m{n}=http://127.0.0.1:{port}" for n, port in enumerate(self.peers))
+        flags = {"name": f"m{number}", "data-dir": self.folder / f"m{number}", "log-level": "error"}
+        flags |= {"listen-client-urls": client, "advertise-client-urls": client, "listen-peer-urls": peer}
+        flags |= {"initial-advertise-peer-urls": peer, "initial-cluster": cluster}
+        flags |= {"heartbeat-interval": 20, "election-timeout": 200}
+        with (self.folder / f"m{number}.log").open("ab") as log:
+            self.processes[number] = subprocess.Popen(
+                [ETCD, *(f"--{name}={value}" for name, value in flags.items())],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "ETCD_UNSUPPORTED_ARCH": os.uname().machine},
+            )
+
+    def wait(self):
+        """Until every member knows a leader."""
+        deadline_s = time.monotonic() + START_S
+        for number, process in self.processes.items():
+            while not self._leader(number):
+                assert process.poll() is None, (self.folder / f"m{number}.log").read_text()
+                assert time.monotonic() < deadline_s, "etcd did not start in time"
+                time.sleep(0.02)  # nothing to wait for: a server that is not there yet sends no word
+
+    def leader(self):
+        """The number of the member that leads."""
+        return next(number for number in self.processes if self._leader(number) == self._status(number)[0])
+
+    def kill(self, number):
+        process = self.processes.pop(number)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def stop(self):
+        for number in list(self.processes):
+            self.kill(number)
+
+    def ask(self, path, number=0, **question):
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.ports[number]}/v3/{path}", json.dumps(question).encode()
+        )
+        with urllib.request.urlopen(request, timeout=2.0) as response:  # noqa: S310
+            return json.loads(response.read())
+
+    def _status(self, number):
+        answer = self.ask("maintenance/status", number)
+        return answer["header"]["member_id"], answer.get("leader", "")
+
+    def _leader(self, number):
+        try:
+            return self._status(number)[1]
+        except (OSError, urllib.error.URLError):
+            return ""

@@ -1,0 +1,138 @@
+"""``closeranks launch`` with a stand-in for ssh that runs everything on this machine, and one for the interpreter."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from tests.launch.stand_in import records, stand_in
+from tests.real_run import eventually, gone
+from typer.testing import CliRunner
+
+from closeranks.cli.main import app_for
+from closeranks.launch.node_words import Meeting, words_of
+
+_MAIN = "from closeranks.cli.main import main; main()"
+
+
+@pytest.fixture
+def words(tmp_path, monkeypatch):
+    ssh = tmp_path / "ssh"
+    # ssh joins its words and hands them to a shell. Whatever is called "down" does not answer.
+    ssh.write_text(
+        '#!/bin/sh\nhost=$1; shift\n[ "$host" = down ] && exit 255\necho "$host $*" >> hosts\nexec sh -c "$*"\n'
+    )
+    ssh.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    return ["launch", "--ssh", str(ssh), "--python", str(stand_in(tmp_path))]
+
+
+@pytest.fixture
+def launch(words):
+    return lambda *more: CliRunner().invoke(app_for(["launch"]), [*words, *more])
+
+
+@pytest.fixture
+def in_background(words):
+    started = []
+
+    def start(*more):
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-c", _MAIN, *words, *more],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.process
+def test_each_host_gets_a_supervisor_with_its_node_rank_and_the_same_new_token(launch, tmp_path):
+    done = launch("--hosts", "h[1-2]", "--spare-hosts", "user@c", "--", "--nproc-per-node", "2", "train.py", "it's")
+    assert done.exit_code == 0, done.output
+    found = records(tmp_path)
+    assert sorted(found) == [0, 1, 2]
+    assert len({record["token"] for record in found.values()}) == 1
+    assert len(found[0]["token"]) == 64
+    assert found[0]["token"] not in (tmp_path / "hosts").read_text()
+    (run_id,) = {record["argv"][record["argv"].index("--run-id") + 1] for record in found.values()}
+    for rank, record in found.items():
+        same = ["--nnodes", "2", "--node-rank", str(rank), "--run-id", run_id, "--rdzv-endpoint", "h1:29500"]
+        assert record["argv"][-len(same) - 4 :] == [*same, "--nproc-per-node", "2", "train.py", "it's"]
+        assert record["folder"] == str(tmp_path)
+        assert f"n{rank}| this is node {rank}" in done.output
+
+
+@pytest.mark.process
+def test_ctrl_c_reaches_every_node_and_the_exit_code_is_the_jobs(in_background, tmp_path):
+    process = in_background("--hosts", "a,b", "--", "train.py", "wait")
+    assert {process.stdout.readline() for _ in range(4)} >= {"n0| waiting\n", "n1| waiting\n"}
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert all(gone(record["pid"]) for record in records(tmp_path).values())
+
+
+@pytest.mark.process
+def test_the_supervisors_end_when_whoever_launched_them_is_killed(in_background, tmp_path):
+    process = in_background("--hosts", "a,b", "--", "train.py", "wait")
+    assert {process.stdout.readline() for _ in range(4)} >= {"n0| waiting\n", "n1| waiting\n"}
+    process.kill()
+    assert eventually(lambda: all(gone(record["pid"]) for record in records(tmp_path).values()), 60)
+
+
+@pytest.mark.process
+def test_a_host_that_does_not_answer_is_a_lost_node_and_not_the_end_of_the_job(launch, tmp_path):
+    done = launch("--hosts", "a,down", "--spare-hosts", "c", "--", "train.py")
+    assert done.exit_code == 0
+    assert sorted(records(tmp_path)) == [0, 2]
+    assert "n1: the connection to down is lost" in done.output
+
+
+@pytest.mark.process
+def test_the_exit_code_is_what_most_supervisors_say_and_a_host_that_says_so_is_named(launch):
+    done = launch("--hosts", "a,b", "--", "train.py", "0=7", "1=7")
+    assert done.exit_code == 7
+    assert "n1: the supervisor on b ended with 7" in done.output
+
+
+@pytest.mark.process
+def test_255_says_that_no_host_said_anything(launch):
+    assert launch("--hosts", "down", "--", "train.py").exit_code == 255
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--hosts", "a,b", "--", "--nnodes", "2", "t.py"], "--nnodes is set for each node"),
+        (["--hosts", "a,b", "--", "--run-dir", "x", "t.py"], "--run-dir is set for each node"),
+        (["--hosts", "a,b", "--", "--spares", "1"], "no script given"),
+        (["--hosts", "a,b", "--", "--quux", "t.py"], "unknown option --quux"),
+        (["--hosts", "a[", "--", "t.py"], "unbalanced or empty brackets"),
+        (["--hosts", "a,b,a", "--", "t.py"], "host a is there twice"),
+        (["--hosts", "a", "--spare-hosts", "a", "--", "t.py"], "host a is there twice"),
+        (["--hosts", "-oProxyCommand=x", "--", "t.py"], "ssh would read this as an option"),
+        (["--hosts", "a", "--ssh", "", "--", "t.py"], "--ssh: expected a command"),
+    ],
+)
+def test_what_cannot_be_launched_is_refused_before_anything_is_started(words, problem):
+    result = CliRunner().invoke(app_for(["launch"]), ["launch", *words])
+    assert result.exit_code == 2
+    assert problem in result.output
+
+
+@pytest.mark.parametrize("place", [["--authority", "etcd://h:1"], ["--store", "/shared"], ["--rdzv-endpoint", "h:1"]])
+def test_where_nodes_meet_otherwise_the_first_host_does_not_lead(place):
+    meeting = Meeting(2, "r", "h1:29500")
+    assert "h1:29500" in words_of(meeting, 0, ["train.py", *place])
+    assert "h1:29500" not in words_of(meeting, 0, [*place, "train.py"])
