@@ -9,6 +9,7 @@ import asyncio
 import os
 import random
 import sys
+import time
 
 from closeranks.nodes.calling import Caller, Hearer, Missed
 from closeranks.nodes.handshake import Keys
@@ -27,6 +28,7 @@ class Node:
         self._beat_s = beat_s
         self._granted = granted
         self._number = 0
+        self._was_granted = False
         self._draw = random.Random(rank)
         keys = Keys(os.environ["TOKEN"])
         self.caller = Caller(keys, FromCoordinator, Hearer(self._up, self._miss), self._draw)
@@ -52,16 +54,17 @@ class Node:
         if not connection.is_open:
             return
         self._number += 1
-        connection.send(Beat(number=self._number, signs=self._signs(), open_step=self._number + 1))
+        now_ns = time.monotonic_ns()
+        connection.send(Beat(number=self._number, sent_ns=now_ns, signs=self._signs(), open_step=self._number + 1))
         asyncio.get_running_loop().call_later(self._beat_s, self._beat, connection)
 
     def _signs(self) -> tuple[SeatSign, ...]:
-        number = self._number
+        number, now_ns = self._number, time.monotonic_ns()
         return tuple(
             SeatSign(
                 proc=1000 + seat,
                 seat=seat,
-                still_s=0.0123,
+                moved_ns=now_ns - 12_300_000,
                 doing=3,
                 term=4,
                 step=number,
@@ -72,15 +75,16 @@ class Node:
                 operation=5,
                 operation_bytes=26_214_400,
                 section_hash=0,
-                own_s=0.187,
-                rehearsed_s=0.31,
+                own_ns=187_000_000,
+                rehearsed_ns=310_000_000,
                 asked=False,
             )
             for seat in range(SEATS * self._rank, SEATS * self._rank + SEATS)
         )
 
     def _hear(self, word: Granted) -> None:
-        if word.number == 1:
+        if not self._was_granted:  # the first may have been lost with its connection
+            self._was_granted = word.number > 0
             self._granted.release()
 
     def _down(self, _end: End) -> None:

@@ -28,6 +28,7 @@ class Coordinator:
         self.signs: dict[int, SeatSign] = {}
         self.beats = 0
         self.suspicions = 0
+        self._beat_s = beat_s
         self._bounds = Bounds(floor_s=3 * beat_s, ceiling_s=6 * beat_s)
 
     def take(self, connection: Connection) -> Ears:
@@ -38,7 +39,7 @@ class Coordinator:
             nonlocal node
             match word:
                 case Beat():
-                    connection.send(Granted(number=word.number))
+                    connection.send(Granted(number=word.number, lease_s=6 * self._beat_s))
                     self.pulses[node], _ = beat(self.pulses[node], time.monotonic())
                     for sign in word.signs:
                         self.signs[sign.seat] = sign

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from closeranks import journal
 from closeranks.drill.nodes.namespaces import NamespaceStand
 from closeranks.drill.nodes.ports import connected
-from closeranks.events import ProcessReady
+from closeranks.events import CoordinatorFollowed, Event, ProcessReady
 
 SEATED, SPARE, AUTHORITY = ("n0", "n1"), "n2", "authority"
 NODES = (*SEATED, SPARE, AUTHORITY)
@@ -37,6 +37,11 @@ class Place(NamedTuple):
         self.stand.start(node, command, self.folder / f"{node}.log", os.environ | COMMON | environment)
 
 
+def last_node(_place: Place) -> str:
+    """The one without the store of the others' rendezvous: with that their jobs die."""
+    return SEATED[-1]
+
+
 class Side(NamedTuple):
     """A launcher. ``late``: its third node is started right after the kill, and does not wait from the beginning."""
 
@@ -46,6 +51,7 @@ class Side(NamedTuple):
     late: bool = False
     environment: tuple[tuple[str, str], ...] = ()
     needs_authority: bool = False
+    victim: Callable[[Place], str] = last_node
 
     def start(self, place: Place, node: str) -> None:
         """Start it on one node."""
@@ -67,8 +73,8 @@ def etcd(place: Place) -> list[str]:
     return ["etcd", *own, "--listen-client-urls", url, "--advertise-client-urls", url, "--log-level", "error"]
 
 
-def closeranks_side() -> Side:
-    """``closeranks run``: two nodes with seats, one spare node."""
+def closeranks_side(*, leader: bool = False) -> Side:
+    """``closeranks run``: two nodes with seats, one spare node. ``leader``: the coordinator's node is the victim."""
 
     def command(place: Place, node: str) -> list[str]:
         launcher = [sys.executable, "-m", "closeranks", "run", "--view", "text", "--run-dir", str(run_of(place, node))]
@@ -77,7 +83,25 @@ def closeranks_side() -> Side:
         return [*launcher, *nodes, "--run-id", place.stand.name, "--authority", authority]
 
     token = ("CLOSERANKS_TOKEN", TOKEN)
-    return Side(command, "closeranks", spare_processes_wait, environment=(token,), needs_authority=True)
+    victim = leading_node if leader else following_node
+    return Side(command, "closeranks", spare_processes_wait, environment=(token,), needs_authority=True, victim=victim)
+
+
+def leading_node(place: Place) -> str:
+    """The node that the first node follows; it has seats, since the spare node came last."""
+    followed = [event for event in events_of(place, SEATED[0]) if isinstance(event, CoordinatorFollowed)]
+    return max(followed, key=lambda event: event.epoch).leader
+
+
+def following_node(place: Place) -> str:
+    """The node with seats whose supervisor does not lead."""
+    return next(node for node in SEATED if node != leading_node(place))
+
+
+def events_of(place: Place, node: str) -> list[Event]:
+    """The journal of a node so far."""
+    path = run_of(place, node) / journal.JOURNAL_NAME
+    return [record.event for record in journal.read(path).records] if path.exists() else []
 
 
 def run_of(place: Place, node: str) -> Path:
@@ -87,9 +111,8 @@ def run_of(place: Place, node: str) -> Path:
 
 def spare_processes_wait(place: Place) -> bool:
     """As many warmed processes on the spare node as a node has seats."""
-    path = run_of(place, SPARE) / journal.JOURNAL_NAME
-    records = journal.read(path).records if path.exists() else ()
-    return len({r.event.proc for r in records if isinstance(r.event, ProcessReady)}) >= PER_NODE
+    ready = {event.proc for event in events_of(place, SPARE) if isinstance(event, ProcessReady)}
+    return len(ready) >= PER_NODE
 
 
 def torchrun_side(*, late: bool, shared_store: bool = False) -> Side:

@@ -25,7 +25,6 @@ from closeranks.events import (
     Record,
     RestorePlanned,
     RunEnded,
-    RunStarted,
     Stamp,
     StepClosed,
     TermBegan,
@@ -97,9 +96,7 @@ def split(records, nodes, leaders=(("n0", 0.0),), seed=0):
     for rank, node in enumerate(nodes):
         spares = 0 if node.seats else first.event.spares
         node.write(first.mono_s, first, msgspec.structs.replace(first.event, spares=spares))
-        started = NodeStarted(
-            rank=rank, nodes=len(nodes), slots=2, boot=f"boot-{node.name}", hostname=f"host-{rank}"
-        )
+        started = NodeStarted(rank=rank, nodes=len(nodes), slots=2, boot=f"boot-{node.name}", hostname=f"host-{rank}")
         node.write(first.mono_s + 0.001, first, started)
     teller.decide(first, CoordinatorBegan(reason="the first"), first.mono_s + 0.01)
     for number, node in enumerate(nodes):

@@ -33,6 +33,7 @@ PRELOADED = [
     "closeranks.run.supervisor",
     "tests.train.scripts",
     "tests.checkpoint.rank_scripts",
+    "tests.frozen",
 ]
 
 

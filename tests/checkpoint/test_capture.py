@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -269,17 +270,20 @@ def test_runs_are_what_torch_cuts(size: int, cuts: list[tuple[int, int]], data: 
 
 
 @pytest.mark.parametrize(
-    ("tensor", "why"),
+    ("made", "why"),
     [
-        (torch.empty(2, device="meta"), "meta device"),
-        (torch.eye(2).to_sparse(), "dense tensor"),
-        (torch.zeros(2, dtype=torch.complex128), "elements of one of"),
-        (torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged), "dense tensor"),
+        (lambda: torch.empty(2, device="meta"), "meta device"),
+        (lambda: torch.eye(2).to_sparse(), "dense tensor"),
+        (lambda: torch.zeros(2, dtype=torch.complex128), "elements of one of"),
+        # Made in the test and not while tests are collected: its first use imports half of torch.
+        (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged), "dense tensor"),
     ],
 )
-def test_a_tensor_that_cannot_be_saved_is_refused_by_name_with_the_reason(tensor: torch.Tensor, why: str) -> None:
+def test_a_tensor_that_cannot_be_saved_is_refused_by_name_with_the_reason(
+    made: Callable[[], torch.Tensor], why: str
+) -> None:
     with pytest.raises(NotProtectable, match=rf"^x/w: expected .*{why}"):
-        capture({"x": {"w": tensor}}, {}, 0, 1)
+        capture({"x": {"w": made()}}, {}, 0, 1)
 
 
 def test_missing_unexpected_and_different_are_reported_together_and_nothing_changes() -> None:

@@ -169,8 +169,9 @@ def test_a_peer_without_the_token_gets_no_bytes_of_ours():
     def impostor(listener):
         sock, _ = listener.accept()
         with sock:
-            sock.sendall(wire._MAGIC + bytes(32))
-            wire.receive(sock, 64)
+            wire.receive(sock, 40)
+            sock.sendall(bytes(32))
+            wire.receive(sock, 32)
             sock.sendall(bytes(32))
             received.append(sock.recv(100))
 
@@ -187,7 +188,8 @@ def test_what_was_overheard_once_opens_nothing_later(server, peer):
     nonces = set()
     for _ in range(3):
         with socket.create_connection(server.address) as sock:
-            nonces.add(wire.receive(sock, 40))
+            sock.sendall(wire._PURPOSE + bytes(32))
+            nonces.add(wire.receive(sock, 32))
     assert len(nonces) == 3
 
 

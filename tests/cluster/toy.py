@@ -1,7 +1,7 @@
 """A tiny training job for several nodes. Every seat writes down each update as it begins to apply it.
 
 ``toy.py STEPS STEP_MS``. A line of ``applied/seat<k>`` in the run folder: step, term, pid, and the time at which
-the update began.
+the update began. TOY_HOLD=STEP:FILE sits before that step until the file is there.
 """
 
 from __future__ import annotations
@@ -33,6 +33,13 @@ class Numbers:
         return torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))
 
 
+def sit(job: cr.Job, until: Path) -> None:
+    never = threading.Event()
+    with job.section("evaluate"):
+        while not until.exists():
+            never.wait(0.02)
+
+
 def write_down(job: cr.Job, step: int, began_s: float) -> None:
     APPLIED.mkdir(mode=0o700, exist_ok=True)
     line = f"{step} {job.world.term} {os.getpid()} {began_s!r}\n"
@@ -55,7 +62,10 @@ def main(steps: int, step_s: float) -> None:
 
     optimizer.register_step_pre_hook(at_apply)  # after the library's own, which refuses what may not be applied
     never = threading.Event()
+    hold, _, until = os.environ.get("TOY_HOLD", "-1:").partition(":")
     for step in job.steps(until=steps):
+        if step.number == int(hold) and not step.rehearsal:
+            sit(job, Path(until))
         with step:
             never.wait(step_s)
             loss = (model(step.batch) - step.batch).square().mean()

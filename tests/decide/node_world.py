@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
 from world import Sim, World
 
 from closeranks.decide import memo as memos
@@ -90,6 +91,7 @@ class NodeWorld(World):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.wanted = self.settings
         self.nodes: dict[str, SimNode] = {}
         self.where: dict[int, str] = {}
         self.kept: dict[int, Kept] = {}
@@ -108,8 +110,10 @@ class NodeWorld(World):
         return self
 
     def join(self, name: str, slots: int = 2, domains: dict[str, str] | None = None) -> None:
-        if name in self.nodes and self.nodes[name].up:
-            return
+        if name in self.nodes:
+            if self.nodes[name].up or self.leaderless:
+                return
+            self.declare_lost(self.nodes[name])  # whatever an earlier boot of the node ran is gone
         self.nodes[name] = SimNode(name=name, slots=slots, domains=domains or {})
         self.feed(NodeJoined(node=name, slots=slots, domains=domains or {}))
 
@@ -283,6 +287,7 @@ class NodeWorld(World):
     def do_start_group(self, decision: StartGroup) -> None:
         for number, name in zip(decision.procs, decision.nodes, strict=True):
             self.where[number] = name
+        self.settings = replace(self.wanted, seats=len(decision.procs))
         if self.decided(decision):
             super().do_start_group(decision)
         else:
@@ -391,7 +396,6 @@ class NodeWorld(World):
                     sim.told_end = False
                 self.after(5.0, lambda node=node: self.declare_lost(node) if node.cut else None)
         known = Known(
-            epoch=self.epoch,
             leader=connected[0].name,
             reason="the last one does not answer",
             next_proc=max(self.procs, default=0) + 1000,
@@ -411,7 +415,7 @@ class NodeWorld(World):
             **self.record,
         )
         self.facts.append((known, self.now_s))
-        self.state, decisions = adopt(self.settings, known, self.now_s)
+        self.state, decisions = adopt(self.wanted, known, self.now_s)
         self._keep_memo()
         self.carry_out(decisions)
 

@@ -49,7 +49,12 @@ def strike_node(world: NodeWorld, kind: str, choice: int) -> None:
 def broken_world(seed: int, planned: list) -> NodeWorld:
     needed = 1 + seed % 3
     wanted = Settings(
-        seats=needed * 2, spares=seed % 2, nodes_needed=needed, node_patience_s=60.0, deadlines=Deadlines(join_s=60.0)
+        seats=needed * 2,
+        spares=seed % 2,
+        nodes_needed=needed,
+        nodes_min=seed // 4 % 2,
+        node_patience_s=60.0,
+        deadlines=Deadlines(join_s=60.0),
     )
     world = NodeWorld(settings=wanted, seed=seed, save_every=3 * (seed % 3))
     world.with_nodes(*[f"n{k}" for k in range(needed + seed % 2)], slots=2 + (seed // 2) % 2)
@@ -72,10 +77,10 @@ def test_every_failure_of_nodes_and_coordinators_ends_in_progress_or_in_a_reason
 @given(st.integers(0, 2**32), faults)
 def test_the_same_facts_and_reports_give_the_same_decisions(seed, planned):
     world = broken_world(seed, planned).run(horizon_s=4000.0)
-    state, again = initial(world.settings), []
+    state, again = initial(world.wanted), []
     for fact, now_s in world.facts:
         if isinstance(fact, Known):
-            state, decisions = adopt(world.settings, fact, now_s)
+            state, decisions = adopt(world.wanted, fact, now_s)
         else:
             state, decisions = step(state, fact, now_s)
         again += [(now_s, d) for d in decisions]

@@ -26,6 +26,7 @@ EVERYTHING = Asked(
     claims={"shared": "/shared", "data": "/data"},
     domains_map="places",
     evict_after_s=20,
+    job_restarts=5,
 )
 PLAIN = Asked(name="j", image="i", nodes=2, options=("train.py",))
 
@@ -127,13 +128,13 @@ def test_a_pod_gets_longer_to_end_than_the_supervisor_needs():
 
 def test_recovery_is_left_to_the_supervisors():
     spec, job = job_set(EVERYTHING)["spec"], job_of(EVERYTHING)
-    assert spec["failurePolicy"] == {"maxRestarts": 0}
+    assert spec["failurePolicy"] == {"maxRestarts": 5}
     ignore, fail = job["podFailurePolicy"]["rules"]
     assert (ignore["action"], ignore["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
     assert (fail["action"], fail["onExitCodes"]["operator"], fail["onExitCodes"]["values"]) == (
         "FailJob",
         "NotIn",
-        [137, 143],
+        [137],
     )
     assert fail["onExitCodes"]["containerName"] == pod_of(EVERYTHING)["containers"][0]["name"]
     assert job["successPolicy"] == {"rules": [{"succeededCount": 3}]}

@@ -32,6 +32,14 @@ async def until(condition) -> None:
             await asyncio.sleep(0.001)
 
 
+def beat(number: int) -> words.Beat:
+    return words.Beat(number=number, sent_ns=number)
+
+
+def granted(number: int) -> words.Granted:
+    return words.Granted(number=number, lease_s=3.0)
+
+
 class Leader:
     """Answers every beat with its grant."""
 
@@ -50,7 +58,7 @@ class Leader:
         def hear(word: words.FromNode) -> None:
             self.heard.put_nowait(word)
             if isinstance(word, words.Beat):
-                connection.send(words.Granted(number=word.number))
+                connection.send(granted(word.number))
 
         self.connections.append(connection)
         self.met.put_nowait(connection)
@@ -81,8 +89,8 @@ class Node:
     async def beats(self, number: int) -> None:
         """One beat and its grant."""
         assert self.caller.connection is not None
-        self.caller.connection.send(words.Beat(number=number))
-        assert await soon(self.heard) == words.Granted(number=number)
+        self.caller.connection.send(beat(number))
+        assert await soon(self.heard) == granted(number)
 
 
 @contextlib.asynccontextmanager

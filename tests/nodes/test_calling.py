@@ -3,9 +3,10 @@ import contextlib
 import socket
 
 import pytest
-from tests.nodes.stand import QUICK, Leader, Node, met, soon, until
+from tests.nodes.stand import QUICK, Leader, Node, beat, met, soon, until
 
-from closeranks.nodes import calling, words
+from closeranks.decide.leases import Clockwork
+from closeranks.nodes import calling
 from closeranks.nodes.backoff import Backoff
 from closeranks.nodes.calling import Patience
 from closeranks.nodes.link import Ended
@@ -68,7 +69,7 @@ def test_a_node_goes_to_the_new_leader_and_leaves_the_old_one():
             assert (await soon(node.down)).how is Ended.CUT
             assert (await soon(leader.ended)).how is Ended.RESET
             await node.beats(1)
-            assert await soon(successor.heard) == words.Beat(number=1)
+            assert await soon(successor.heard) == beat(1)
             await successor.close()
 
     asyncio.run(talk())
@@ -120,9 +121,9 @@ def test_a_leader_that_is_no_longer_heard_is_left_and_called_again():
         await soon(node.up)
         await node.beats(1)
         between.leader_is_heard = False
-        node.caller.connection.send(words.Beat(number=2))
-        assert await soon(leader.heard) == words.Beat(number=1)
-        assert await soon(leader.heard) == words.Beat(number=2)  # this way is open
+        node.caller.connection.send(beat(2))
+        assert await soon(leader.heard) == beat(1)
+        assert await soon(leader.heard) == beat(2)  # this way is open
         end = await soon(node.down)
         assert end == (Ended.SILENT, "nothing was heard for 0.2 s")
         assert "within 0.2 s" in (await soon(node.missed)).reason
@@ -230,5 +231,6 @@ def test_an_address_in_use_is_named():
     asyncio.run(talk())
 
 
-def test_a_caller_waits_longer_for_silence_than_any_lease_and_fence_by_default():
-    assert Patience().silence_s > words.Times().lease_s + words.Times().fence_s
+def test_a_caller_waits_longer_for_silence_than_lease_and_fence_by_default():
+    clockwork = Clockwork()
+    assert Patience().silence_s > clockwork.lease_s + clockwork.fence_s

@@ -5,7 +5,7 @@ import socket
 import sys
 
 import pytest
-from tests.nodes.stand import Leader, Node, leave, met, proven, rest, soon
+from tests.nodes.stand import Leader, Node, beat, granted, leave, met, proven, rest, soon
 
 from closeranks import frames
 from closeranks.nodes import link, words
@@ -18,7 +18,7 @@ def test_words_go_both_ways_in_order():
     async def talk():
         async with met() as (leader, node):
             for number in range(50):
-                node.caller.connection.send(words.Beat(number=number))
+                node.caller.connection.send(beat(number))
             assert [(await soon(leader.heard)).number for _ in range(50)] == list(range(50))
             assert [(await soon(node.heard)).number for _ in range(50)] == list(range(50))
 
@@ -30,11 +30,11 @@ def test_a_frame_arrives_however_it_is_cut():
         leader = Leader()
         _, writer = await proven(await leader.open())
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for byte in frames.encode(words.Beat(number=7)):
+        for byte in frames.encode(beat(7)):
             writer.write(bytes([byte]))
             await writer.drain()
             await asyncio.sleep(0)
-        assert await soon(leader.heard) == words.Beat(number=7)
+        assert await soon(leader.heard) == beat(7)
         await leave(writer)
         await leader.close()
 
@@ -47,12 +47,12 @@ def test_a_word_right_behind_the_proof_is_not_lost():
         take = node._take
 
         def take_and_send(connection, epoch):
-            connection.send(words.Beat(number=1))
+            connection.send(beat(1))
             return take(connection, epoch)
 
         node.caller._hearer = node.caller._hearer._replace(on_up=take_and_send)
         node.caller.retarget(await leader.open(), 1)
-        assert await soon(node.heard) == words.Granted(number=1)
+        assert await soon(node.heard) == granted(1)
         node.caller.close("done")
         await leader.close()
 
@@ -63,7 +63,7 @@ def test_a_connection_cut_in_the_middle_of_a_frame_gives_no_word_and_one_end():
     async def talk():
         leader = Leader()
         _, writer = await proven(await leader.open())
-        writer.write(frames.encode(words.Beat(number=7))[:-3])
+        writer.write(frames.encode(beat(7))[:-3])
         await leave(writer)
         end = await soon(leader.ended)
         assert end.how is Ended.HUNG_UP
@@ -79,7 +79,7 @@ def test_a_connection_cut_in_the_middle_of_a_frame_gives_no_word_and_one_end():
     [
         (b"\xff\xff\xff\xff", "frame of 4294967295 bytes announced"),
         (b"\x00\x00\x00\x04junk", "unreadable message"),
-        (frames.encode(words.Granted(number=1)), "unreadable message"),  # a word of the other direction
+        (frames.encode(granted(1)), "unreadable message"),  # a word of the other direction
     ],
 )
 def test_what_is_no_word_breaks_the_connection_that_brought_it(sent, problem):
@@ -151,7 +151,7 @@ def test_nothing_is_heard_after_an_abort():
         connection = await soon(leader.met)
         ears = connection._ears
         connection.hear(ears._replace(on_word=lambda word: (leader.heard.put_nowait(word), connection.abort("enough"))))
-        writer.write(b"".join(frames.encode(words.Beat(number=number)) for number in range(3)))
+        writer.write(b"".join(frames.encode(beat(number)) for number in range(3)))
         assert (await soon(leader.ended)).how is Ended.CUT
         assert [leader.heard.get_nowait().number for _ in range(leader.heard.qsize())] == [0]
         await leave(writer)

@@ -46,7 +46,7 @@ def test_one_page_answers_everything():
         "GPU causes 74% of failures",
         "80 % warm in 20 s, from 13 hot spares",
         "assumed: PCIe: MTBF 200,000 h",
-        "save every 733 s",
+        "closeranks run --store STORE --save-every 733s --keep last=6 SCRIPT",
     ):
         assert text in page
     assert "assumed: GPU" not in page

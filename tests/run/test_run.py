@@ -109,7 +109,7 @@ SILENT = "import threading\ndef wait_for_nothing():\n    threading.Event().wait(
 
 @pytest.mark.process
 def test_a_script_that_falls_silent_is_ended_with_its_stacks_kept(start_run):
-    run = start_run(SILENT, "--max-restarts", "0", "--silence", "1")
+    run = start_run(SILENT, "--max-restarts", "0", "--silence", "1", "--start", "spawn")
     code, output = run.end(60)
     assert code != 0, output
     assert "no process printed anything" in output
@@ -128,9 +128,9 @@ while True:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("signals", "grace"), [(1, "0.5"), (2, "60")])
-def test_ctrl_c_ends_everyone_after_the_grace_period_or_at_once_when_repeated(start_run, signals, grace):
-    run = start_run(STUBBORN, "--nproc-per-node", "2", "--grace", grace)
+@pytest.mark.parametrize(("signals", "grace", "begin"), [(1, "0.5", "fork"), (2, "60", "spawn")])
+def test_ctrl_c_ends_everyone_after_the_grace_period_or_at_once_when_repeated(start_run, signals, grace, begin):
+    run = start_run(STUBBORN, "--nproc-per-node", "2", "--grace", grace, "--start", begin)
     pids = [event.pid for event in run.wait_for(ProcessStarted, 2)]
     logs = [run.folder / "logs" / f"p{proc}.out" for proc in (1, 2)]
     assert eventually(lambda: all(log.exists() and log.read_text() == "up\n" for log in logs), 10)

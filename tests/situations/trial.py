@@ -12,12 +12,13 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from tests.warm import WarmRun
+
 from closeranks.drill.runner import finals_of
 from closeranks.drill.verdict import Final
 from closeranks.events import Event, ProcessSeated, ProcessStarted, Record
 from closeranks.journal import follow
 from real_run import eventually, gone
-from tests.warm import WarmRun
 
 SOURCE = Path(__file__).parents[2] / "src"
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,3 +27,20 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
     yield make
     for ranks in started:
         ranks.close()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], tuple[object, list[str]]]:
+    """The final states and the losses of a script in which nothing goes wrong; it runs once, however many ask."""
+
+    @functools.cache
+    def run(function: str, seats: int) -> tuple[object, list[str]]:
+        ranks = Ranks(function, seats, tmp_path_factory.mktemp(function))
+        try:
+            ranks.run_set_up()
+            ranks.finish()
+            return ranks.finals(), ranks.losses()
+        finally:
+            ranks.close()
+
+    return run

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from tests.warm import context
 
 from closeranks import messages, vitals
+from tests.warm import context
 
 DEADLINE_S = 90.0
 

@@ -17,18 +17,14 @@ if TYPE_CHECKING:
     from tests.train.ranks import Ranks
 
     Start = Callable[..., Ranks]
+    Undisturbed = Callable[[str, int], tuple[object, list[str]]]
 
 pytestmark = pytest.mark.process
-
-
-def undisturbed(start: Start, function: str) -> tuple[object, list[str]]:
-    ranks = start(function)
-    ranks.finish()
-    return ranks.finals(), ranks.losses()
+SEATS = {"compiled": 3}  # instead of 4: everyone compiles, and that takes longest of all
 
 
 def disturbed(start: Start, function: str, how: int, *, spare: bool, at: int) -> tuple[object, list[str]]:
-    ranks = start(function)
+    ranks = start(function, SEATS.get(function, 4))
     warm = ranks.start_spare() if spare else None
     if warm is not None:
         ranks.wait_for(lambda: warm.heard(messages.Ready) or warm.heard(messages.NeedsSeat), "a warm spare")
@@ -54,9 +50,9 @@ def disturbed(start: Start, function: str, how: int, *, spare: bool, at: int) ->
     ],
 )
 def test_a_replaced_rank_leaves_weights_and_losses_bit_for_bit_equal(
-    start: Start, function: str, how: int, spare: bool, at: int
+    start: Start, undisturbed: Undisturbed, function: str, how: int, spare: bool, at: int
 ) -> None:
-    finals, losses = undisturbed(start, function)
+    finals, losses = undisturbed(function, SEATS.get(function, 4))
     finals_after, losses_after = disturbed(start, function, how, spare=spare, at=at)
     assert finals_after == finals
     assert losses_after == losses
@@ -64,9 +60,9 @@ def test_a_replaced_rank_leaves_weights_and_losses_bit_for_bit_equal(
 
 @pytest.mark.parametrize("spare", [True, False])
 def test_a_newcomer_receives_the_results_of_set_up_collectives_and_the_scripts_groups(
-    start: Start, spare: bool
+    start: Start, undisturbed: Undisturbed, spare: bool
 ) -> None:
-    finals, _ = undisturbed(start, "set_up")
+    finals, _ = undisturbed("set_up", 4)
     finals_after, _ = disturbed(start, "set_up", signal.SIGKILL, spare=spare, at=4)
     assert finals_after == finals
 

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from closeranks.authority.register import ANSWER_S, RegisterError
+from closeranks.authority.register import RegisterError
 
 T = TypeVar("T")
 
 
-async def in_thread(do: Callable[[], T], where: str, bound_s: float = ANSWER_S) -> T:
+async def in_thread(do: Callable[[], T], where: str, bound_s: float) -> T:
     """What ``do`` returns or raises, from a thread of its own.
 
     The thread is a daemon: a disk that never answers holds up neither the loop nor the end of the process.

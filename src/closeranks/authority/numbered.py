@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from closeranks.authority.bounded import in_thread
-from closeranks.authority.register import NOTHING, VALUE_BYTES_MAX, Held, RegisterError, checked
+from closeranks.authority.register import ANSWER_S, NOTHING, VALUE_BYTES_MAX, Held, RegisterError, checked
 from closeranks.checkpoint.problems import CheckpointProblem, Damaged
 from closeranks.checkpoint.stores.keys import is_key
 from closeranks.checkpoint.stores.retry import created
@@ -61,7 +61,7 @@ class NumberedRegister:
             except CheckpointProblem as problem:
                 raise RegisterError(str(problem)) from problem
 
-        return await in_thread(ask, self._where)
+        return await in_thread(ask, self._where, ANSWER_S)
 
     def _swap(self, value: bytes, expected: Held) -> Held:
         number = int(expected.version or 0) + 1

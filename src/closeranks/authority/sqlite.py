@@ -65,7 +65,7 @@ class SqliteRegister:
                     " and has room, can be written, and that the file is nothing else"
                 ) from error
 
-        return await in_thread(ask, f"sqlite:{self._path}")
+        return await in_thread(ask, f"sqlite:{self._path}", ANSWER_S)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -1,14 +1,13 @@
 """What a peer that keeps copies in memory and its users say to each other over TCP.
 
-First both prove that they know the run's token (HMAC-SHA256 over both nonces, so nothing is replayed and the token does
-not travel), then the user asks and the peer answers. A frame is a 4-byte length and a msgpack body of at most
-``FRAME_LIMIT_BYTES``; the bytes of objects follow their frame as they are. Nothing is encrypted.
+First both prove that they know the run's token (``nodes/handshake.py``), then the user asks and the peer answers. A
+frame is a 4-byte length and a msgpack body of at most ``FRAME_LIMIT_BYTES``; the bytes of objects follow their frame
+as they are. Nothing is encrypted.
 """
 
 from __future__ import annotations
 
-import hmac
-import secrets
+import contextlib
 import socket
 import struct
 from typing import Final, Literal, NamedTuple, TypeVar
@@ -16,14 +15,13 @@ from typing import Final, Literal, NamedTuple, TypeVar
 import msgspec
 
 from closeranks.checkpoint.problems import StoreRefused
+from closeranks.nodes.handshake import NotProved, Proof, prove_as_caller, prove_as_listener
 
 FRAME_LIMIT_BYTES: Final = 2**20
 ROWS_MAX: Final = 1000  # of one answer to a listing
 KEYS_MAX: Final = 1000  # of one request to delete
 PIECE_BYTES: Final = 2**20
-_MAGIC: Final = b"crpeer01"
-_NONCE_BYTES: Final = 32
-_PROOF_BYTES: Final = 32
+_PURPOSE: Final = b"crpeer02"
 _LENGTH: Final = struct.Struct(">I")
 
 _S = TypeVar("_S", bound=msgspec.Struct)
@@ -91,13 +89,10 @@ class WireError(Exception):
 
 def challenge(sock: socket.socket, token: str) -> bool:
     """The peer's part of the proof; False when the other side does not know the token."""
-    nonce = secrets.token_bytes(_NONCE_BYTES)
-    sock.sendall(_MAGIC + nonce)
-    answer = receive(sock, _NONCE_BYTES + _PROOF_BYTES)
-    theirs, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
-    if not hmac.compare_digest(proof, _proof(token, b"user", nonce, theirs)):
+    try:
+        _follow(prove_as_listener(token, _PURPOSE), sock)
+    except NotProved:
         return False
-    sock.sendall(_proof(token, b"peer", nonce, theirs))
     return True
 
 
@@ -106,19 +101,26 @@ def introduce(sock: socket.socket, token: str, address: Address) -> None:
 
     Raises:
         StoreRefused: what listens there is no peer of this run.
+        WireError: it says nothing; it may be about to end.
     """
-    greeting = receive(sock, len(_MAGIC) + _NONCE_BYTES)
-    if not greeting.startswith(_MAGIC):
-        raise StoreRefused(f"peer {address}: expected {_MAGIC!r}, got {greeting[:8]!r}: something else listens there")
-    theirs, nonce = greeting[len(_MAGIC) :], secrets.token_bytes(_NONCE_BYTES)
-    sock.sendall(nonce + _proof(token, b"user", theirs, nonce))
-    refused = f"peer {address}: the token was refused: it belongs to another run, or a newer start of this one"
     try:
-        proof = receive(sock, _PROOF_BYTES)
-    except WireError as error:
-        raise StoreRefused(refused) from error
-    if not hmac.compare_digest(proof, _proof(token, b"peer", theirs, nonce)):
-        raise StoreRefused(refused)
+        _follow(prove_as_caller(token, _PURPOSE), sock)
+    except NotProved as problem:
+        raise StoreRefused(f"peer {address}: {problem}") from problem
+
+
+def _follow(proof: Proof, sock: socket.socket) -> None:
+    step = next(proof)
+    with contextlib.suppress(StopIteration):
+        while True:
+            sock.sendall(step.send)
+            try:
+                answer = receive(sock, step.answer_bytes)
+            except WireError as error:
+                if step.hung_up:
+                    raise NotProved(step.hung_up) from error
+                raise
+            step = proof.send(answer)
 
 
 def send(sock: socket.socket, frame: msgspec.Struct) -> None:
@@ -156,7 +158,3 @@ def fill(sock: socket.socket, target: memoryview) -> None:
         if not count:
             raise WireError("the connection was closed")
         target = target[count:]
-
-
-def _proof(token: str, role: bytes, peers_nonce: bytes, users_nonce: bytes) -> bytes:
-    return hmac.digest(token.encode(), role + peers_nonce + users_nonce, "sha256")

@@ -53,58 +53,65 @@ def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
 
     Exit status: 0 held, 1 broken, 3 unknown (a fault never struck, or there is nothing to compare with).
     """
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, leave)
     console = Console(stderr=as_json)
     seeds = range(seed, seed + (random or repeat))
     drills = [] if random else _planned_drills(target, seeds)
-    folder = _folder(keep)
+    folder = new_folder(keep)
     with console.status("starting") as status:
         runner = Runner(folder, lambda run_folder, spent_s: _tell(status, run_folder, spent_s))
         if random:
             run = RunSpec(command=tuple(target), seats=seats, spares=spares, timeout_s=timeout_s, save_every=save_every)
             drills = _random_drills(runner, run, seeds)
-        results = campaign.carry_out_all(runner, drills, lambda result: _show(console, result))
-    outcome = worst([result.outcome for result in results])
+        results = campaign.carry_out_all(runner, drills, lambda result: show(console, result))
+    conclude(console, results, as_json=as_json)
+    tidy(console, results, folder, f"{folder}/NAME/run", keep=keep is not None)
+    raise typer.Exit(int(worst([result.outcome for result in results])))
+
+
+def conclude(console: Console, results: list[Result], *, as_json: bool) -> None:
+    """Say what all drills proved."""
     _report(console, results)
     if as_json:
+        outcome = worst([result.outcome for result in results])
         summary = {"verdict": outcome.name.lower(), "drills": [_as_json(result) for result in results]}
         typer.echo(msgspec.json.encode(summary).decode())
-    if keep is None and outcome is Outcome.HELD:
+
+
+def tidy(console: Console, results: list[Result], folder: Path, example: str, *, keep: bool) -> None:
+    """Remove the runs if all held and nobody asked for them, else say where they are."""
+    if not keep and worst([result.outcome for result in results]) is Outcome.HELD:
         shutil.rmtree(folder)
-    else:
-        console.print(
-            f"runs are kept in {folder}; to look at one: closeranks report {folder}/NAME/run",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
-    raise typer.Exit(int(outcome))
+        return
+    where = f"runs are kept in {folder}; to look at one: closeranks report {example}"
+    console.print(where, markup=False, highlight=False, soft_wrap=True)
 
 
-def _leave(signum: int, _: object) -> NoReturn:
+def leave(signum: int, _: object) -> NoReturn:
     """Leave through the runner, which ends the run that it started."""
     raise SystemExit(128 + signum)
 
 
-def _folder(keep: Path | None) -> Path:
+def new_folder(keep: Path | None) -> Path:
+    """Where the runs go."""
     if keep is None:
         return Path(tempfile.mkdtemp(prefix="closeranks-drill-"))
     if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-        _refuse(f"{keep}: expected a new or empty folder; runs are never overwritten")
+        refuse(f"{keep}: expected a new or empty folder; runs are never overwritten")
     return keep
 
 
 def _planned_drills(target: list[str], seeds: range) -> list[campaign.Drawn]:
     if len(target) != 1:
-        _refuse(f"expected one PLAN.toml, got {len(target)} words; to drill a command: --random N -- COMMAND")
+        refuse(f"expected one PLAN.toml, got {len(target)} words; to drill a command: --random N -- COMMAND")
     path = Path(target[0])
     try:
         plan = parse(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        _refuse(f"{path}: the plan cannot be read: {reason}; give a TOML file, such as those in examples/plans")
+        refuse(f"{path}: the plan cannot be read: {reason}; give a TOML file, such as those in examples/plans")
     except PlanError as error:
-        _refuse(str(error))
+        refuse(str(error))
     return campaign.planned(plan, target[0], seeds)
 
 
@@ -123,7 +130,8 @@ def _random_drills(runner: Runner, run: RunSpec, seeds: range) -> list[campaign.
     return campaign.drawn_at_random(run, steps, seeds)
 
 
-def _refuse(problem: str) -> NoReturn:
+def refuse(problem: str) -> NoReturn:
+    """The command line is wrong."""
     typer.echo(f"closeranks drill: {problem}", err=True)
     raise typer.Exit(_USAGE)
 
@@ -138,7 +146,8 @@ def _tell(status: Status, run_folder: Path, spent_s: float) -> None:
     status.update(f"{run_folder.parent.name}: {spent_s:.0f} s, {seen}")
 
 
-def _show(console: Console, result: Result) -> None:
+def show(console: Console, result: Result) -> None:
+    """Say what one drill proved."""
     style = _STYLE[result.outcome]
     line = f"[{style}]{result.outcome.name.lower()}[/] seed {result.seed}: {escape('; '.join(result.faults))}"
     console.print(f"{line}{_recovered(result)}", highlight=False, soft_wrap=True)

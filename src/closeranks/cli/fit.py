@@ -100,6 +100,15 @@ def read_trace(
     return read_csv.read_columns(text, columns)
 
 
+def read_log(path: Path, system: str | None) -> Trace:
+    """Return the trace of a log whose form shows in its first lines; ``system`` as ``--system`` of a LANL file."""
+    from closeranks.plan.read_any import detect_format
+
+    text = _text_of(path)
+    unset: dict[str, Any] = {"columns": {}, "only": {}, "time_form": None, "utc_offset_h": 0.0}
+    return read_trace(text, detect_format(text, str(path)), system=system, year=None, boot_utc_s=None, **unset)
+
+
 def _hours(hours: float) -> str:
     if hours == float("inf"):
         return "no upper bound"

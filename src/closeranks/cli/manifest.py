@@ -35,6 +35,7 @@ def kubernetes(  # noqa: PLR0913, PLR0917 - each is an option of the command lin
     ] = None,
     domains_map: Annotated[str, typer.Option(help="A ConfigMap with nodes.json: labels by node.")] = "",
     evict_after: Annotated[int, typer.Option(min=0, help="Seconds until pods leave a silent node.")] = 10,
+    job_restarts: Annotated[int, typer.Option(min=0, help="Begin anew so often when the run has ended in error.")] = 0,
 ) -> None:
     """Print a JobSet (jobset.x-k8s.io/v1alpha2) that runs a script on several nodes.
 
@@ -54,6 +55,7 @@ def kubernetes(  # noqa: PLR0913, PLR0917 - each is an option of the command lin
                 claims=claims_of(claim or []),
                 domains_map=domains_map,
                 evict_after_s=evict_after,
+                job_restarts=job_restarts,
             )
         )
     except (ManifestProblem, UsageError) as error:

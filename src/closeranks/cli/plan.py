@@ -72,28 +72,10 @@ def _parts(texts: list[str], gpu_mtbf_h: float | None) -> list[dict[str, Any]] |
 
 def _of_reliability(path: Path, unit_gpus: int) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
     """Return (measured, parts, notes) of a reliability.toml."""
-    from closeranks.plan.checks import PlanInputError
-    from closeranks.plan.reliability_file import from_toml
+    from closeranks.plan.reliability_file import from_toml, measured_of
 
     fitted = from_toml(path.read_text(), str(path))
-    rate = fitted.planning
-    if rate.failures:
-        unit_h = rate.mtbf_h * rate.failures
-    else:
-        from math import log
-
-        unit_h = rate.low_h * -log(1 - rate.confidence)
-    measured = {
-        "failures": rate.failures,
-        "unit_h": unit_h,
-        "unit_accelerators": unit_gpus,
-        "confidence": rate.confidence,
-    }
-    parts = [
-        {"name": cause.name, "mtbf_h": cause.mtbf_h, "serves": unit_gpus} for cause in fitted.cause if cause.failures
-    ]
-    if not parts:
-        raise PlanInputError(str(path), "at least one cause", "none", "fit a log that has failures")
+    measured, parts = measured_of(fitted, unit_gpus)
     return measured, parts, [] if fitted.process.one_process else [fitted.process.verdict]
 
 

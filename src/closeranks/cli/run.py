@@ -30,10 +30,10 @@ examples:
   closeranks run --nproc-per-node 4 --spares 1 train.py --lr 3e-4
   closeranks run --nproc-per-node 2 -m package.train
   closeranks run --nproc-per-node 2 --no-python ./train.sh
+  closeranks run --nnodes 3 --node-rank 0 --nproc-per-node 8 --run-id r1 --authority etcd://etcd:2379 train.py
 
 what to run:
-  --nproc-per-node N    ranks (seats) on this machine (default 1)
-  --nnodes 1            accepted for torchrun's sake; one machine is what this version runs on
+  --nproc-per-node N    ranks (seats) on each machine (default 1)
   -m, --module          SCRIPT is the name of a module, as for python -m
   --no-python           SCRIPT is any command
   --standalone          accepted for torchrun's sake: every run is
@@ -62,6 +62,24 @@ state that lasts:
   --verify-every TIME   read the newest checkpoint as a restart would (default 1h; never)
   --tiers FILE          further homes of the state: memory of peers, local disk (docs/checkpoints.md)
   --job NAME            a store belongs to one job (default: the name of the script)
+
+several nodes (the same command on each; docs/nodes.md):
+  --nnodes N            nodes that hold seats; any further supervisor of the run waits as a spare node (default 1)
+  --node-rank K         number of this node, 0 and up
+  --run-id NAME         the same on all nodes, new for every run (also --rdzv-id)
+  --authority WHERE     where the leader is elected: etcd://HOST:PORT[,...], sqlite:PATH on a shared machine, or store
+                        (default where --store is given); any node may then be lost
+  --rdzv-endpoint HOST:PORT
+                        without an authority: where the node of rank 0 leads; its loss ends the run
+  --interface NAME|ADDR network to the other nodes (default: the route to the authority or the endpoint)
+  --token-file FILE     secret of the run, at least 16 characters (default: CLOSERANKS_TOKEN)
+  --domains FILE        failure domains of the nodes: spares are chosen across them
+  --on-partition replace|wait
+                        seats of a node that is out of reach are given to others once that is safe, or kept for it
+                        (default replace)
+  --node-patience TIME  how long a missing node is waited for where nothing can take its seats (default 10m)
+  --probe-command CMD   second opinion on a silent node, e.g. by ipmitool; {host} and {node} are replaced;
+                        exit code 0: it has power, 10: it certainly has none
 
 other:
   --run-dir DIR         folder for journal and logs (default runs/<time>-<id>); never overwritten

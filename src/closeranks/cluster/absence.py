@@ -15,30 +15,33 @@ from typing import Final
 from closeranks.cluster.attendance import Attendee
 from closeranks.cluster.identity import Identity
 from closeranks.cluster.tenure import Tenure
-from closeranks.decide.leases import Clockwork, fenced_at, outnumbered, replacement_allowed
+from closeranks.decide.leases import NEVER_S, Clockwork, fenced_at, outnumbered, replacement_allowed
+from closeranks.decide.partition import DeclareLost, GiveUp, Silence
+from closeranks.decide.partition import judge as judge_silence
 from closeranks.detect import heartbeat
 from closeranks.detect.heartbeat import Bounds, Pulse
 from closeranks.nodes import words
 from closeranks.nodes.command_probe import CommandProbe
 from closeranks.nodes.link import End, Ended
 from closeranks.nodes.probes import Finding, Life, Probed, Supervisor, judge, probe
-from closeranks.run.options import OnPartition, RunOptions
+from closeranks.run.options import RunOptions
 
 _PROBE_S: Final = 1.0
 _PROBE_AGAIN_S: Final = 0.5
 _WITNESSES: Final = 2
+_GRANTS_KEPT: Final = 64
 _FLOOR_BEATS: Final = 3.0  # a silence of fewer beats is never suspicious
 
 
 class Absences:
-    """Watches over all attendees. ``lost(attendee, reason)`` is called once for each that can act no more."""
+    """Watches over all attendees. ``lost(attendee, reason, hopeless)`` is called once for each that can act no more."""
 
     def __init__(
         self,
         attendees: dict[str, Attendee],
         tenure: Tenure,
         scene: tuple[Identity, RunOptions],
-        lost: Callable[[Attendee, str], None],
+        lost: Callable[[Attendee, str, str], None],
     ) -> None:
         self._attendees = attendees
         self._tenure = tenure
@@ -49,7 +52,6 @@ class Absences:
         self._nonces = itertools.count(1)
         self._asked: dict[int, str] = {}
         self._probing: dict[str, asyncio.Task[None]] = {}
-        self._let_go_s = time.monotonic()
         self.has_room: Callable[[str], bool] = lambda _: True
         self.silent: Callable[[Attendee, str], None] = lambda _attendee, _reason: None
         self.back: Callable[[Attendee], None] = lambda _: None  # it beats again, over the same connection
@@ -70,12 +72,18 @@ class Absences:
         bounds = Bounds(floor_s=_FLOOR_BEATS * beat_s, ceiling_s=ceiling_s)
         self._pulses[attendee.node] = heartbeat.first_pulse(attendee.node, bounds, now_s)
         attendee.gone_s, attendee.missing, attendee.certain = None, "", ""
-        attendee.granted_s = now_s  # whatever an earlier leader granted, it let go of that one before
         attendee.opinions.clear()
         attendee.hung_up = False
 
-    def beat(self, attendee: Attendee, *, granted: bool) -> None:
-        """It beats."""
+    def reported(self, attendee: Attendee) -> None:
+        """It follows this leader, and no other any more."""
+        now_s = time.monotonic()
+        attendee.follows_s = attendee.follows_s or now_s
+        attendee.granted_s = max(attendee.granted_s, now_s)
+        attendee.grants_s.clear()
+
+    def beat(self, attendee: Attendee, beat: words.Beat, *, granted: bool) -> None:
+        """It beats, and is granted another while or not."""
         now_s = time.monotonic()
         pulse = self._pulses.get(attendee.node)
         if pulse is not None:
@@ -83,8 +91,11 @@ class Absences:
         if attendee.gone_s is not None:
             attendee.gone_s, attendee.missing = None, ""
             self.back(attendee)
+        attendee.acknowledged_s = max(attendee.acknowledged_s, attendee.grants_s.get(beat.granted, NEVER_S))
         if granted:
-            attendee.granted_s = now_s
+            attendee.granted_s = attendee.grants_s[beat.number] = now_s
+            while len(attendee.grants_s) > _GRANTS_KEPT:
+                del attendee.grants_s[next(iter(attendee.grants_s))]
 
     def hung_up(self, attendee: Attendee, end: End) -> None:
         """Its connection ended."""
@@ -93,8 +104,7 @@ class Absences:
 
     def said_farewell(self, attendee: Attendee, reason: str) -> None:
         """Its workers have ended, and it ends."""
-        attendee.certain = f"it left: {reason}" if reason else "it left"
-        self._give_up(attendee)
+        self._give_up(attendee, f"it left: {reason}" if reason else "it left")
 
     def probed(self, witness: Attendee, word: words.Probed) -> None:
         """A node looked for another one."""
@@ -109,8 +119,9 @@ class Absences:
 
     def heard_s(self) -> float:
         """When the oldest of the newest acknowledged grants of the term's nodes was sent; see ``Around.heard_s``."""
-        times = [a.granted_s if (a := self._attendees.get(n)) and a.heard else 0.0 for n in self._tenure.record.nodes]
-        return min(times, default=0.0)
+        nodes = {*self._tenure.record.nodes, *self._tenure.nodes_in_doubt}
+        times = [NEVER_S if (a := self._attendees.get(n)) is None else a.acknowledged_s for n in nodes]
+        return min(times, default=NEVER_S)
 
     def outnumbered(self) -> bool:
         """Whether this leader reaches too few nodes of the newest term."""
@@ -128,8 +139,8 @@ class Absences:
             if attendee is not None and attendee.gone_s is None:
                 self._missing(attendee, suspicion.reason)
         for attendee in list(self._attendees.values()):
-            if attendee.gone_s is not None and self._may_give_up(attendee, attendee.gone_s, now_s):
-                self._give_up(attendee)
+            if attendee.gone_s is not None:
+                self._judge(attendee, attendee.gone_s, now_s)
 
     def _missing(self, attendee: Attendee, reason: str) -> None:
         if attendee.gone_s is None:
@@ -139,37 +150,44 @@ class Absences:
         if attendee.node not in self._probing:
             self._probing[attendee.node] = asyncio.get_running_loop().create_task(self._probe(attendee))
 
-    def _may_give_up(self, attendee: Attendee, gone_s: float, now_s: float) -> bool:
-        if attendee.certain:
-            return True
-        if now_s - gone_s >= self._options.node_patience_s:
-            patience = f"not back within {self._options.node_patience_s:g} s"
-            attendee.missing = f"{attendee.missing}; {patience}"
-        elif self._options.on_partition is OnPartition.WAIT or not self.has_room(attendee.node):
-            return False
-        return now_s >= self._fenced_s(attendee)
+    def _judge(self, attendee: Attendee, gone_s: float, now_s: float) -> None:
+        silence = Silence(
+            node=attendee.node,
+            policy=self._options.on_partition,
+            silent_s=now_s - gone_s,
+            fenced_after_s=self._fenced_s(attendee) - gone_s,
+            patience_s=self._options.node_patience_s,
+            seats=self._tenure.record.nodes.count(attendee.node),
+            proven_gone=bool(attendee.certain),
+            replaceable=self.has_room(attendee.node),
+        )
+        match judge_silence(silence):
+            case DeclareLost(detail=detail):
+                self._give_up(attendee, detail)
+            case GiveUp(reason=reason):
+                self._give_up(attendee, "it was waited for in vain", reason)
 
     def _fenced_s(self, attendee: Attendee) -> float:
         """From when on it has no acting workers, whatever it hears or does not."""
-        if attendee.introduction is not None:
+        if attendee.follows_s is not None:
             return fenced_at(attendee.granted_s, self._clockwork)
         nodes = set(self._tenure.record.nodes)
-        followers = [a for a in self._attendees.values() if a.node in nodes and a.introduction is not None]
+        followed_s = [a.follows_s for a in self._attendees.values() if a.node in nodes and a.follows_s is not None]
         return replacement_allowed(
             nodes=len(nodes),
-            reached=len(followers),
+            reached=len(followed_s),
             predecessor_s=self._tenure.predecessor_s,
-            let_go_s=self._let_go_s,
+            let_go_s=min(followed_s, default=time.monotonic()),
             clockwork=self._clockwork,
         ).from_s
 
-    def _give_up(self, attendee: Attendee) -> None:
+    def _give_up(self, attendee: Attendee, why: str, hopeless: str = "") -> None:
         task = self._probing.pop(attendee.node, None)
-        if task is not None:
+        if task is not None and task is not asyncio.current_task():
             task.cancel()
         self._pulses.pop(attendee.node, None)
-        detail = "; ".join(part for part in (attendee.missing, attendee.certain) if part)
-        self._lost(attendee, detail)
+        detail = "; ".join(part for part in (attendee.missing, attendee.certain, why) if part)
+        self._lost(attendee, detail, hopeless)
 
     # --- second paths -------------------------------------------------------------------------------------------
 
@@ -202,4 +220,4 @@ class Absences:
         judgement = judge(list(attendee.opinions.values()), hung_up=attendee.hung_up)
         if judgement.life is Life.GONE:
             attendee.certain = judgement.reason
-            self._give_up(attendee)
+            self._judge(attendee, attendee.gone_s or time.monotonic(), time.monotonic())

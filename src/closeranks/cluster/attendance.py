@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from closeranks.decide.leases import NEVER_S
 from closeranks.nodes import words
 from closeranks.nodes.link import Connection
 from closeranks.nodes.probes import Probed
@@ -20,7 +21,10 @@ class Attendee:
     report: words.Report | None = None
     admitted: bool = False  # the controller was told of it
     silent: bool = False  # the controller was told that it is out of reach
-    granted_s: float = 0.0  # when a grant was last given to it, by us or, for all we know, by the leader before
+    follows_s: float | None = None  # when its first report to this leader came: since then it follows nobody else
+    granted_s: float = 0.0  # when a grant was last sent to it, or it began to follow
+    grants_s: dict[int, float] = field(default_factory=dict)  # by beat: when its grant was sent, newest ones
+    acknowledged_s: float = NEVER_S  # when the newest grant was sent that it has received
     gone_s: float | None = None  # since when it has not been heard
     certain: str = ""  # why it can never act again
     missing: str = ""  # what is known of its absence

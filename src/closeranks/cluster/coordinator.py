@@ -49,6 +49,7 @@ _LOOK_S: Final = 0.1
 _TICK_S: Final = 0.25
 _ENDING_S: Final = 20.0  # beyond the grace period of the nodes
 _GATHERING_S: Final = 1.5  # nodes that hear of a new leader have reported by then; later ones come back
+_RECORD_END_S: Final = 3.0
 _FEW_NODES: Final = 64
 _BEAT_S, _BEAT_OF_MANY_S = 0.25, 1.0
 _STOP_AHEAD_S: Final = 1.0  # a step so far ahead is not closed anywhere when the nodes hear of it
@@ -128,6 +129,10 @@ class Coordinator:
             reason = f"{word.node} is there already, as process {known.boot} on {_host_of(known)}"
             connection.send(words.TurnedAway(reason=reason, final=known.heard and known.connection is not None))
             return None
+        if not self._tenure.admits and (known is None or known.follows_s is None):
+            reason = "the authority does not answer: only nodes that follow already are granted anything"
+            connection.send(words.TurnedAway(reason=reason, final=False))
+            return None
         attendee = known or Attendee(node=word.node, boot=word.boot)
         attendee.boot, attendee.introduction, attendee.connection = word.boot, word, connection
         attendee.report = None
@@ -172,8 +177,10 @@ class Coordinator:
 
     def _beat(self, attendee: Attendee, word: words.Beat) -> None:
         """A node that is not fenced may act for another while."""
-        lease_s = self._tenure.grantable_s()
-        self.absences.beat(attendee, granted=lease_s > 0)
+        if attendee.report is None:
+            return
+        lease_s = self._tenure.grantable_s(self.absences.heard_s())
+        self.absences.beat(attendee, word, granted=lease_s > 0)
         if lease_s > 0:
             attendee.send(words.Granted(number=word.number, lease_s=lease_s))
         if attendee.admitted:
@@ -196,6 +203,7 @@ class Coordinator:
 
     def _reported(self, attendee: Attendee, word: words.Report) -> None:
         attendee.report = word
+        self.absences.reported(attendee)
         if word.failed:
             self._note(
                 NodeGone(node=attendee.node, boot=attendee.boot, detail=f"it cannot take workers: {word.failed}")
@@ -236,14 +244,14 @@ class Coordinator:
                 )
             )
 
-    def _lost(self, attendee: Attendee, reason: str) -> None:
+    def _lost(self, attendee: Attendee, reason: str, hopeless: str) -> None:
         """It is certain that nothing of this node acts any more."""
         self._attendees.pop(attendee.node, None)
         self._progress.forget(attendee.node)
         if attendee.connection is not None:
             attendee.connection.abort(f"given up: {reason}")
         self._note(NodeGone(node=attendee.node, boot=attendee.boot, detail=reason))
-        self._feed(NodeLost(node=attendee.node, detail=reason))
+        self._feed(NodeLost(node=attendee.node, detail=reason, hopeless=hopeless))
 
     def _silent(self, attendee: Attendee, reason: str) -> None:
         """Nothing is heard of it."""
@@ -276,11 +284,15 @@ class Coordinator:
             return
         if isinstance(fact, GroupLoaded):
             self._progress.settle(fact.step)  # what the group begins with was closed long ago
-        for decision in self._mind.step(fact):
-            self._decide(decision)
+        self._decide_all(self._mind.step(fact))
+
+    def _decide_all(self, decisions: tuple[Decision, ...]) -> None:
+        """The memo goes first: whoever leads next must know of what it finds carried out."""
         memo = self._mind.new_memo()
         if memo is not None:
             self._tell_all(memo)
+        for decision in decisions:
+            self._decide(decision)
 
     def _decide(self, decision: Decision) -> None:
         if isinstance(decision, Note):
@@ -291,8 +303,7 @@ class Coordinator:
     async def _take_up(self) -> None:
         """Begin the run, or go on with what is there."""
         if self._tenure.record.term == 0:
-            for decision in self._mind.begin():
-                self._decide(decision)
+            self._decide_all(self._mind.begin())
             self._note(CoordinatorBegan(reason=self._reason))
             for attendee in list(self._attendees.values()):
                 self._admit(attendee)
@@ -320,8 +331,7 @@ class Coordinator:
             attendee.silent = attendee not in present
             if not attendee.silent:
                 self._note_accepted(attendee)
-        for decision in decisions:
-            self._decide(decision)
+        self._decide_all(decisions)
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
@@ -368,7 +378,9 @@ class Coordinator:
         first = self._ending is None
         self._ending = decision
         if first:
-            await self._tenure.put(ended=decision.outcome, exit_code=decision.exit_code, reason=decision.reason)
+            with contextlib.suppress(TimeoutError):  # without the authority nobody can take over either
+                async with asyncio.timeout(_RECORD_END_S):
+                    await self._tenure.put(ended=decision.outcome, exit_code=decision.exit_code, reason=decision.reason)
         self._tell_all(words.Do(decision=decision))
 
     def _complain(self, term: int, problem: str) -> None:

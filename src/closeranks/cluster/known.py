@@ -27,7 +27,7 @@ from closeranks.decide.protocol import (
 from closeranks.decide.state import Stage
 
 _ENDED_KEPT = 256
-_WAITING = frozenset({Stage.PAUSED, Stage.WARM, Stage.STARTED, Stage.JOINED})
+_WAITING = frozenset({Stage.PAUSED, Stage.WARM, Stage.STARTED, Stage.JOINED, Stage.FINISHED})
 
 
 class Known:

@@ -69,6 +69,7 @@ class Member:
         self._welcome: words.Welcome | None = None
         self._beats: dict[int, float] = {}  # sent and not answered: number to time
         self._beat = 0
+        self._granted_beat = 0  # newest whose grant has arrived, of the leader that is followed
         self._next_beat_s = 0.0
         self._closed: list[words.ClosedHere] = []
         self._closed_step = -1
@@ -245,6 +246,7 @@ class Member:
             return
         self._welcome = word
         self._beats.clear()
+        self._granted_beat = 0
         self._context.term = max(self._context.term, word.term)
         connection.send(self._report())
         for fact in self._stop:
@@ -298,6 +300,7 @@ class Member:
     def _granted(self, word: words.Granted, welcome: words.Welcome) -> None:
         sent_s = self._beats.pop(word.number, None)
         if sent_s is not None:
+            self._granted_beat = word.number
             if welcome.epoch != self._followed:
                 self._followed = welcome.epoch
                 self._context.note(CoordinatorFollowed(epoch=welcome.epoch, leader=welcome.leader))
@@ -340,6 +343,7 @@ class Member:
             words.Beat(
                 number=self._beat,
                 sent_ns=time.monotonic_ns(),
+                granted=self._granted_beat,
                 signs=self._parts.watch.signs(),
                 closed=closed,
                 open_step=self._parts.watch.newest_open_step(),
@@ -364,9 +368,12 @@ class Member:
         self._order = order
 
     def _interrupt(self) -> None:
+        acting = self._known.acting()
         for worker in self._members():
-            worker.send(messages.Interrupt(term=self._context.term, reason="this node has no word from a coordinator"))
-            self._known.interrupted(worker.proc)
+            if worker.proc in acting:
+                reason = "this node has no word from a coordinator"
+                worker.send(messages.Interrupt(term=self._context.term, reason=reason))
+                self._known.interrupted(worker.proc)
 
     def _fence(self) -> None:
         acting = self._known.acting()

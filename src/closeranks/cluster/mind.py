@@ -12,7 +12,7 @@ from closeranks.cluster.attendance import Attendee
 from closeranks.cluster.tenure import PROCS_AHEAD, Tenure
 from closeranks.decide import controller
 from closeranks.decide.adoption import Known, KnownNode, adopt
-from closeranks.decide.membership import occupants
+from closeranks.decide.membership import occupants, replaceable
 from closeranks.decide.memo import Memo, decode, encode, memo_of, worth_sending
 from closeranks.decide.protocol import BeginTerm, Begun, Decision, Fact, StartGroup
 from closeranks.decide.state import State
@@ -52,7 +52,6 @@ class Mind:
         """Go on with what is there: the record, and what these nodes reported."""
         record, reports = self._tenure.record, {a: a.report for a in present if a.report is not None}
         known = Known(
-            epoch=record.epoch,
             leader=record.node,
             reason=reason,
             term=record.term,
@@ -100,10 +99,7 @@ class Mind:
 
     def has_room(self, node: str) -> bool:
         """Whether the seats of this node could be taken over by others."""
-        if self._state is None:
-            return False
-        others = [n for n in self.state.nodes.values() if n.name != node]
-        return sum(n.slots for n in others) >= self.state.settings.seats
+        return self._state is not None and replaceable(self._state, node)
 
 
 def _known(attendee: Attendee, report: words.Report) -> KnownNode:

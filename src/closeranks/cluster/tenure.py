@@ -27,6 +27,7 @@ from closeranks.decide.leadership import (
 from closeranks.nodes.words import Address
 
 _POLL_S: Final = 0.5  # between looks at a record that somebody else renews
+_HEARD_S: Final = 0.25  # between decisions of a leader, whose right may rest on what it heard last
 _RETRY_S: Final = 0.25  # after the authority did not answer
 PROCS_AHEAD: Final = 1000  # process numbers that a new leader takes for itself
 
@@ -54,6 +55,7 @@ class Tenure:
         on_choice: Callable[[leadership.Choice], None],
     ) -> None:
         self.record = Record()
+        self.nodes_in_doubt: tuple[str, ...] = ()  # of a term whose write may have taken place
         self.problem = ""  # why the authority does not answer
         self._register = register
         self._candidacy = candidacy
@@ -63,6 +65,7 @@ class Tenure:
         self._held = NOTHING
         self._writing = asyncio.Lock()
         self._woken = asyncio.Event()
+        self._renewal: asyncio.Task[None] | None = None
 
     @property
     def leads(self) -> bool:
@@ -81,9 +84,14 @@ class Tenure:
         reign = self._candidacy.reign
         return 0.0 if reign is None else reign.predecessor_s
 
-    def grantable_s(self) -> float:
-        """How long a grant sent now may last; 0: there must be none."""
-        return leadership.grantable_s(self._candidacy, time.monotonic())
+    def grantable_s(self, heard_s: float) -> float:
+        """How long a grant sent now may last; 0: there must be none. ``heard_s``: as in ``Around``."""
+        return leadership.grantable_s(self._candidacy, time.monotonic(), heard_s)
+
+    @property
+    def admits(self) -> bool:
+        """Whether supervisors that never followed this leader may join."""
+        return leadership.admits(self._candidacy, time.monotonic())
 
     def wake(self) -> None:
         """Something changed that the decision depends on."""
@@ -100,10 +108,10 @@ class Tenure:
                     changes = {"node": self._seat.node, "boot": self._candidacy.boot} | self._place()
                     await self._bid(ballot, changes)
                 case Renew(ballot=ballot):
-                    async with self._writing:
-                        await self._write(ballot, {})
+                    # Beside the loop: while the authority does not answer, the lead depends on who is heard.
+                    self._renewal = asyncio.create_task(self._bid(ballot, {}))
                 case Lead(again_s=again_s):
-                    await self._rest(again_s - time.monotonic())
+                    await self._rest(min(_HEARD_S, again_s - time.monotonic()))
                 case StepDown():
                     await self._read()
                 case Over():
@@ -118,6 +126,7 @@ class Tenure:
         Raises:
             Deposed: we lead no longer; the fields were not written, or were overwritten by the new leader's.
         """
+        self.nodes_in_doubt = tuple(changes.get("nodes", ()))
         while True:
             async with self._writing:
                 if not self.leads:
@@ -125,6 +134,7 @@ class Tenure:
                 if not self._candidacy.writing:
                     self._candidacy, ballot = leadership.attempt(self._candidacy, time.monotonic())
                     if await self._write(ballot, changes):
+                        self.nodes_in_doubt = ()
                         self.wake()
                         return
             self.wake()
@@ -141,6 +151,7 @@ class Tenure:
     async def _bid(self, ballot: Ballot, changes: dict[str, Any]) -> None:
         async with self._writing:
             await self._write(ballot, changes)
+        self.wake()
 
     async def _write(self, ballot: Ballot, changes: dict[str, Any]) -> bool:
         """Whether the register holds it now."""

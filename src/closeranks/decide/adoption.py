@@ -7,6 +7,7 @@ newer term. Members of nodes that do not answer yet count as present: they come 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import zip_longest
 
 import msgspec
 from msgspec.structs import replace
@@ -20,7 +21,6 @@ from closeranks.decide.protocol import Decision, EndAfterStep, KnownProc, LetLea
 from closeranks.decide.state import Group, Life, Node, Proc, Settings, Stage, State
 from closeranks.decide.turn import Turn
 from closeranks.events import CoordinatorBegan
-
 
 _MEANWHILE = "while there was no coordinator"
 
@@ -39,7 +39,6 @@ class KnownNode(msgspec.Struct, frozen=True, kw_only=True):
 class Known(msgspec.Struct, frozen=True, kw_only=True):
     """All that a new coordinator knows."""
 
-    epoch: int
     leader: str  # node of the new coordinator
     reason: str  # why there is a new one
     term: int  # the newest in the record, 0: none
@@ -81,6 +80,7 @@ def _carried(settings: Settings, known: Known, now_s: float) -> State:
         term=max([known.term, old.term, *(p.term for p in procs)]),
         next_proc=known.next_proc,
         next_incident=max(old.next_incident, known.incidents + 1),
+        shrunk_to=old.shrunk_to or (len(known.members) if 0 < len(known.members) < settings.seats else 0),
         procs={},
         nodes=_nodes(known, old),
         lost_nodes={name: node for name, node in old.lost_nodes.items() if name not in {n.name for n in known.nodes}},
@@ -108,7 +108,7 @@ def _nodes(known: Known, old: State) -> dict[str, Node]:
 
 def _incarnations(known: Known, old: State, procs: list[KnownProc]) -> tuple[int, ...]:
     # The memo reaches every node before the decisions of its state do: it knows of all that was ever started.
-    newest = [max(numbers) for numbers in zip(known.incarnations, old.incarnations or known.incarnations, strict=True)]
+    newest = list(map(max, zip_longest(known.incarnations, old.incarnations, fillvalue=0)))
     for proc in procs:
         if proc.seat is not None and proc.seat < len(newest):
             newest[proc.seat] = max(newest[proc.seat], proc.incarnation or 0)
@@ -193,11 +193,12 @@ def _seat_members(turn: Turn, known: Known) -> list[Proc]:
         turn.put(proc)
         if proc.stage is Stage.INTERRUPTED:
             missing.append(proc)
-    seats = {p.seat for p in missing if p.seat is not None} if turn.state.group.looped else set()
-    for stray, node in sorted(told.values(), key=lambda item: -item[0].proc):  # the newest take the seats
-        reports.take_stray(turn, stray, node, frozenset(seats))
-        if stray.proc in turn.state.procs and turn.state.procs[stray.proc].stage is not Stage.DOOMED:
-            seats.discard(stray.seat if stray.seat is not None else -1)
+    seats = {p.seat for p in missing} if turn.state.group.looped else set()
+    for number in sorted(told, reverse=True):  # the newest take the seats
+        stray, name = told[number]
+        reports.take_stray(turn, stray, name, seats)
+        if turn.state.procs[number].stage is not Stage.DOOMED:
+            seats.discard(stray.seat)
     return missing
 
 

@@ -52,10 +52,10 @@ def initial(settings: Settings) -> State:
     Raises:
         ValueError: the settings cannot be met.
     """
-    if settings.seats < 1 or settings.spares < 0 or settings.nodes_needed < 0:
+    if settings.seats < 1 or settings.spares < 0 or not 0 <= settings.nodes_min <= settings.nodes_needed:
         raise ValueError(
-            f"expected seats >= 1, spares >= 0 and nodes_needed >= 0, "
-            f"got {settings.seats}, {settings.spares} and {settings.nodes_needed}"
+            f"expected seats >= 1, spares >= 0 and 0 <= nodes_min <= nodes_needed, got {settings.seats}, "
+            f"{settings.spares}, {settings.nodes_min} and {settings.nodes_needed}"
         )
     return State(settings=settings, ledger=Ledger(limits=settings.limits), pace=Pace())
 

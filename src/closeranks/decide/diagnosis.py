@@ -65,6 +65,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     seats: tuple[int, ...] = ()
     node: str = ""  # the one that was lost
+    fewer_seats: int = 0  # that the group can go on with
     domain: str = ""  # what failed as a whole, if the node was not lost alone
     proc: int | None = None
     code: int | None = None

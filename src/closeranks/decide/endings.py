@@ -111,7 +111,7 @@ def leave_if_finished(turn: Turn) -> None:
     members = membership.occupants(state)
     if state.life is not Life.RUNNING or any(p.stage is not Stage.FINISHED for p in members.values()):
         return
-    if not members or len(members) + len(state.group.exited) < state.settings.seats:
+    if not members or len(members) + len(state.group.exited) < state.seats:
         return
     if state.incident is not None:
         close_incident(turn, "recovered", first_step_s=None)

@@ -62,7 +62,7 @@ def _exited_with_success(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
         return
     if len(set(exited.values())) > 1:
         recovery.meet_left_early(turn)
-    elif len(exited) == state.settings.seats:
+    elif len(exited) == state.seats:
         endings.complete(turn, "every process exited with success")
     else:
         endings.leave_if_finished(turn)
@@ -93,7 +93,7 @@ def refuse_without_join(turn: Turn) -> None:
 def _failed(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
     found = _trouble(proc, fact)
     exited = turn.state.group.exited
-    others_left = len(exited) == turn.state.settings.seats - 1 > 0
+    others_left = len(exited) == turn.state.seats - 1 > 0
     # Whoever fails inside the loop has left it too, by its exception: only when all others are through is it over.
     if others_left and set(exited.values()) == {fact.left_at_step}:
         trouble.meet(turn, found, gone=(proc,), hopeless="all seats had left the loop after the same step before")

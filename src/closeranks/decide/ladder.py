@@ -3,7 +3,8 @@
 A rung is data: its name, what speaks against it in a situation, and what speaks for it. The choice is the first
 rung that nothing speaks against. A new rung takes its place in ``LADDER``. A failed collective ends its term, so
 neither WAIT nor RETRY can do without new connections: REGROUP retries the step. On one node a cold restart stands in
-for RESPAWN. REPLACE_NODE is for seats whose node is gone; where no node has room, they wait for one.
+for RESPAWN. REPLACE_NODE is for seats whose node is gone; where no node has room, they wait for one;
+SHRINK follows where none came and fewer seats are allowed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     moves: int = 0  # empty seats that go to another node
     roomless: int = 0  # empty seats that no node has room for
     patience_s: float = 0.0  # that they may wait for a node
+    fewer_seats: int = 0  # no node came in time, but so many seats can go on
     corrupt: str = ""  # why state is not trusted, or who gives it is missing
     hopeless: str = ""  # why no rung can help: the failure is deterministic, or there is nothing to go back to
     spent: frozenset[Rung] = frozenset()  # rungs that did not help in this incident, or right before it
@@ -123,7 +125,13 @@ def _against_replace_node(s: Situation) -> str:
         return _against_fork(s)
     if warm := _against_warm(s):
         return warm
+    if s.fewer_seats:
+        return f"no node came within {s.patience_s:g} s"
     return "another node did not help" if Rung.REPLACE_NODE in s.spent and not s.roomless else ""
+
+
+def _against_shrink(s: Situation) -> str:
+    return _against_restart(s) if s.fewer_seats else _against_replace_node(s)
 
 
 def _because_replace_node(s: Situation) -> str:
@@ -184,6 +192,11 @@ LADDER: tuple[Step, ...] = (
         rung=Rung.REPLACE_NODE,
         against=_against_replace_node,
         because=_because_replace_node,
+    ),
+    Step(
+        rung=Rung.SHRINK,
+        against=_against_shrink,
+        because=lambda s: f"{s.fault}: the group goes on with {s.fewer_seats} seats from the saved step {s.saved_step}",
     ),
     Step(
         rung=Rung.COLD_RESTART,

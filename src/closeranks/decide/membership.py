@@ -26,7 +26,7 @@ def occupants(state: State) -> dict[int, Proc]:
 def empty_seats(state: State) -> tuple[int, ...]:
     """Seats that nobody sits in or is meant for."""
     taken = occupants(state)
-    return tuple(seat for seat in range(state.settings.seats) if seat not in taken)
+    return tuple(seat for seat in range(state.seats) if seat not in taken)
 
 
 def spares(state: State) -> list[Proc]:
@@ -64,6 +64,13 @@ def placements(state: State) -> dict[int, str]:
     return place({seat: home(state, seat) for seat in empty_seats(state)}, sites(state))
 
 
+def replaceable(state: State, node: str) -> bool:
+    """Whether the nodes that can be reached have room for the seats of this one, and for those that wait already."""
+    room = sum(max(0, site.room) for site in sites(state) if site.name != node)
+    held = sum(p.node == node for p in occupants(state).values())
+    return room >= held + len(empty_seats(state))
+
+
 def served(state: State, placed: Mapping[int, str]) -> int:
     """How many of these seats would be taken by a spare that waits on their node."""
     waiting = Counter(p.node for p in spares(state))
@@ -78,9 +85,9 @@ def home(state: State, seat: int) -> str:
 def start_group(turn: Turn, origin: Origin) -> None:
     """One new process for every seat, which begins with the state of this origin. There is room for all."""
     state = turn.state
-    term, first, seats = state.term + 1, state.next_proc, state.settings.seats
+    term, first, seats = state.term + 1, state.next_proc, state.seats
     numbers = tuple(range(first, first + seats))
-    incarnations = tuple(n + 1 for n in state.incarnations) or (1,) * seats
+    incarnations = tuple(n + 1 for n in state.incarnations[:seats]) or (1,) * seats
     nodes = layout(state)
     if nodes is None:
         raise AssertionError("a group is started only where there is room for it")
@@ -113,10 +120,11 @@ def start_group(turn: Turn, origin: Origin) -> None:
 
 def layout(state: State) -> tuple[str, ...] | None:
     """The node of every seat of a new group, empty in a run of one node; None: there is no room for all."""
-    needed, seats = state.settings.nodes_needed, state.settings.seats
-    if not needed:
+    seats = state.seats
+    if not state.settings.nodes_needed:
         return ()
-    if not state.places:
+    if len(state.places) != seats:  # the first group, or the first smaller one
+        needed = -(-seats // state.seats_each)
         reached = {node.name: node.slots for node in state.nodes.values() if not node.silent}
         return first_layout(seats, reached, needed) or None
     placed = placements(state)
@@ -234,14 +242,14 @@ def note_arrival(turn: Turn) -> None:
     """Remember it once every seat has reached its loop."""
     members = occupants(turn.state)
     arrived = all(p.stage in (Stage.LOOPING, Stage.FINISHED) for p in members.values())
-    if arrived and len(members) == turn.state.settings.seats:
+    if arrived and len(members) == turn.state.seats:
         turn.update_group(looped=True)
 
 
 def begin_when_joined(turn: Turn) -> None:
     """The first term of a group, once every seat has joined."""
     members = occupants(turn.state)
-    if len(members) == turn.state.settings.seats and all(p.stage is Stage.JOINED for p in members.values()):
+    if len(members) == turn.state.seats and all(p.stage is Stage.JOINED for p in members.values()):
         begin_term(turn)
 
 

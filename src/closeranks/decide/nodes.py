@@ -97,7 +97,8 @@ def lost(turn: Turn, fact: NodeLost) -> None:
             turn.drop(proc)
     if members:
         over = "the last step was closed everywhere before" if state.life is Life.LEAVING else ""
-        trouble.meet(turn, _trouble(state, node, members, fact.detail), gone=members, hopeless=over)
+        found = _trouble(state, node, members, fact.detail)
+        trouble.meet(turn, found, gone=members, hopeless=over or fact.hopeless)
         return
     turn.note(ErrorSeen(detector=Seen.NODE.value, seat=None, proc=None, detail=f"{node.name} was lost: {fact.detail}"))
     trouble.start_when_clear(turn)
@@ -123,8 +124,17 @@ def check_room(turn: Turn) -> None:
     since_s = state.short_since_s
     if state.life not in (Life.GATHERING, Life.CLEARING) or since_s is None or turn.now_s - since_s < patience_s:
         return
-    roomless = sorted(set(membership.empty_seats(state)) - set(membership.placements(state)))
+    roomless = sorted(set(range(state.seats)) - set(membership.occupants(state)) - set(membership.placements(state)))
     there = ", ".join(sorted(state.nodes, key=rank)) or "none"
     detail = f"no node with room for seats {roomless} came within {patience_s:g} s; there are: {there}"
-    way_out = "start another node for this run, or the run again with fewer"
-    trouble.meet(turn, Trouble(seen=Seen.NO_ROOM, detail=detail, allowed_s=patience_s), hopeless=way_out)
+    found = Trouble(seen=Seen.NO_ROOM, detail=detail, allowed_s=patience_s, fewer_seats=_fewer_seats(state))
+    way_out = "" if found.fewer_seats else "start another node for this run, or the run again with fewer"
+    trouble.meet(turn, found, hopeless=way_out)
+
+
+def _fewer_seats(state: State) -> int:
+    """How many seats the nodes that are there can go on with; 0: it is not allowed, or no state could be taken over."""
+    full = [node for node in state.nodes.values() if not node.silent and node.slots >= state.seats_each]
+    allowed = 0 < state.settings.nodes_min <= len(full) and state.saved_step is not None
+    seats = len(full) * state.seats_each
+    return seats if allowed and seats < state.seats else 0

@@ -192,6 +192,7 @@ class NodeLost(_Value, frozen=True, tag=True):
 
     node: str
     detail: str
+    hopeless: str = ""  # why the run cannot go on without it; empty: find out
 
 
 class NodeSilent(_Value, frozen=True, tag=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec.structs import replace
 
 from closeranks.decide import endings, exits, membership, nodes, trouble
@@ -54,7 +56,7 @@ def how_it_ended(proc: Proc, ended: tuple[ProcEnded, ...]) -> ProcEnded:
     return next((fact for fact in ended if fact.proc == proc.proc), unseen)
 
 
-def take_stray(turn: Turn, known: KnownProc, node: str, vacant: frozenset[int]) -> None:
+def take_stray(turn: Turn, known: KnownProc, node: str, vacant: Collection[int | None]) -> None:
     """A process that the coordinator had not known: a spare, a newcomer for a vacant seat, or one that must end."""
     proc = as_told(known, node, turn.now_s)
     fresh = proc.stage in _NOT_SEATED
@@ -75,9 +77,8 @@ def back(turn: Turn, fact: NodeBack) -> None:
     told = {known.proc: known for known in fact.procs}
     expected = [p for p in turn.state.procs.values() if p.node == node.name]
     astray = [p for p in expected if p.proc in told and not _take(turn, p, told[p.proc])]
-    for number in told.keys() - {p.proc for p in expected}:
-        vacant = frozenset(membership.empty_seats(turn.state))
-        take_stray(turn, told[number], node.name, vacant)
+    for number in sorted(told.keys() - {p.proc for p in expected}):
+        take_stray(turn, told[number], node.name, membership.empty_seats(turn.state))
     gone = [(p, how_it_ended(p, fact.ended)) for p in expected if p.proc not in told]
     meet_losses(turn, gone, Seen.SILENCE, f"while {node.name} was out of reach")
     if astray and turn.state.life not in (Life.GATHERING, Life.CLEARING, Life.ENDED):

@@ -42,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     limits: Limits = Limits()
     deadlines: Deadlines = Deadlines()
     tries_per_rung: int = 2  # newcomers that may be lost in one incident before the next rung is taken
+    nodes_min: int = 0  # with state saved, so few nodes may go on with fewer seats, if no other comes; 0: never
     node_patience_s: float = 600.0  # seats without room wait so long for a node, survivors paused
 
 
@@ -181,6 +182,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """All of it."""
 
     settings: Settings
+    shrunk_to: int = 0  # seats of the group since it became smaller; 0: it has all of them
     ledger: Ledger
     pace: Pace
     life: Life = Life.NEW
@@ -203,3 +205,13 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     unhelped_step: int | None = None  # newest step when regrouping in place last ended an incident
     stop: Stop | None = None
     ending: Ending | None = None
+
+    @property
+    def seats(self) -> int:
+        """Of the group as it is now."""
+        return self.shrunk_to or self.settings.seats
+
+    @property
+    def seats_each(self) -> int:
+        """An equal share of the seats, for each of the nodes that are needed."""
+        return -(-self.settings.seats // max(1, self.settings.nodes_needed))

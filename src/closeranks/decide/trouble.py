@@ -1,20 +1,19 @@
-"""From trouble to a rung: open or widen the incident, book it, choose, carry the choice out."""
+"""From trouble to a rung: open or widen the incident, have a rung chosen, carry the choice out."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from closeranks.decide import budgets, endings, ladder, membership, pace
+from closeranks.decide import endings, ladder, membership, pace
+from closeranks.decide.choice import FROM_SCRATCH, choose, spent
 from closeranks.decide.diagnosis import Diagnosis, Seen, Trouble, diagnose, signature, when
 from closeranks.decide.protocol import InterruptTerm, Origin
 from closeranks.decide.state import Incident, Life, Proc, Stage, State
 from closeranks.decide.turn import Turn
 from closeranks.events import Decided, Diagnosed, ErrorSeen, IncidentOpened, IncidentWidened, Phase, Rung
 
-_FROM_SCRATCH = (Rung.COLD_RESTART, Rung.ROLL_BACK)  # the group ends and starts again
 _OWN = frozenset({Seen.EXCEPTION, Seen.LEFT_EARLY})
 _NOT_OF_THE_SCRIPT = frozenset({Seen.NODE, Seen.SILENCE, Seen.COORDINATOR})
-_UNTRUSTED = frozenset({Seen.DIGEST, Seen.NO_DONOR})
 _LIVES_AFTER_INTERRUPT = frozenset({Stage.INTERRUPTED, Stage.PAUSED, Stage.STARTED, Stage.JOINED, Stage.WARM})
 
 
@@ -39,7 +38,7 @@ def meet(
     doomed = [replace(proc, stage=Stage.DOOMED, since_s=turn.now_s) for proc in stuck]
     for proc in doomed:
         turn.put(proc)
-    choice = _choose(turn, trouble, diagnosis.fault, start_up=start_up, hopeless=hopeless or repeated)
+    choice = choose(turn, trouble, diagnosis.fault, start_up=start_up, hopeless=hopeless or repeated)
     _carry_out(turn, trouble, choice, doomed)
 
 
@@ -157,91 +156,6 @@ def _remember(turn: Turn, trouble: Trouble, gone: tuple[Proc, ...]) -> str:
     )
 
 
-# --- the choice -------------------------------------------------------------------------------------------------
-
-
-def _choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless: str) -> ladder.Choice:
-    state, incident = turn.state, turn.incident()
-    members = membership.occupants(state).values()
-    empty, placed = membership.empty_seats(state), membership.placements(state)
-    restarted, cold_budget = _restart(state, trouble, start_up=start_up)
-    situation = ladder.Situation(
-        fault=fault,
-        lost=len(empty),
-        survivors=sum(p.holds_state for p in members),
-        spares=membership.served(state, placed),
-        moves=sum(node != membership.home(state, seat) for seat, node in placed.items()),
-        roomless=len(empty) - len(placed),
-        patience_s=state.settings.node_patience_s,
-        looped=state.group.looped,
-        start_up=start_up,
-        replicated=all(p.replicated for p in members),
-        corrupt=trouble.detail if trouble.seen in _UNTRUSTED or _is_overdue_end(state, trouble) else "",
-        hopeless=hopeless,
-        spent=_spent(state, incident),
-        budget=_book(turn, trouble, fault, first=incident.rung is Rung.STOP),
-        cold_budget=cold_budget,
-        saved_step=state.saved_step,
-        suspect=trouble.detail if trouble.seen is Seen.DIGEST else "",
-    )
-    turn.phase(Phase.DECIDE)
-    choice = ladder.choose(situation)
-    if choice.rung in _FROM_SCRATCH:
-        turn.update(ledger=replace(turn.state.ledger, starts=restarted.starts, colds=restarted.colds))
-    term = turn.state.term + (choice.rung is not Rung.STOP)
-    turn.note(Decided(incident=incident.number, rung=choice.rung, term=term, reason=choice.reason))
-    turn.update(incident=replace(turn.incident(), rung=choice.rung))
-    return choice
-
-
-def _restart(
-    state: State, trouble: Trouble, *, start_up: bool
-) -> tuple[budgets.Ledger, budgets.Within | budgets.Exceeded]:
-    if trouble.seen is Seen.COORDINATOR and not state.group.looped:
-        return state.ledger, budgets.Within()  # the group had done nothing yet, and did nothing wrong
-    return budgets.charge_start(state.ledger) if start_up else budgets.charge_cold(state.ledger)
-
-
-def _book(turn: Turn, trouble: Trouble, fault: str, *, first: bool) -> budgets.Within | budgets.Exceeded:
-    """Book the incident (once) and each of its losses; the first budget that is exceeded decides."""
-    ledger, verdict = turn.state.ledger, budgets.Within()
-    verdicts: list[budgets.Within | budgets.Exceeded] = []
-    if first:
-        ledger, verdict_of_all = budgets.charge_incident(ledger, turn.now_s)
-        verdicts.append(verdict_of_all)
-    for place in _places(turn, trouble):
-        ledger, verdict_of_cause = budgets.charge_cause(ledger, fault, place, turn.now_s)
-        verdicts.append(verdict_of_cause)
-    turn.update(ledger=ledger)
-    return next((v for v in verdicts if isinstance(v, budgets.Exceeded)), verdict)
-
-
-def _places(turn: Turn, trouble: Trouble) -> tuple[int | str, ...]:
-    """What a loss is booked on: its seats, or their node, or once in an incident what took several nodes along."""
-    incident = turn.incident()
-    if not trouble.node:
-        return trouble.seats
-    if not trouble.domain:
-        return (f"node {trouble.node}",)
-    if trouble.domain in incident.domains:
-        return ()
-    turn.update(incident=replace(incident, domains=(*incident.domains, trouble.domain)))
-    return (trouble.domain,)
-
-
-def _spent(state: State, incident: Incident) -> frozenset[Rung]:
-    spent = {rung for rung, times in incident.failures.items() if times >= state.settings.tries_per_rung}
-    # Regrouping ended the last incident, but the job got no further than one step: it does not help.
-    if state.unhelped_step is not None and state.group.newest_step <= state.unhelped_step:
-        spent.add(Rung.REGROUP)
-    return frozenset(spent)
-
-
-def _is_overdue_end(state: State, trouble: Trouble) -> bool:
-    """A process that cannot be ended could still act beside its successor: no warm rung is safe."""
-    return trouble.seen is Seen.DEADLINE and not trouble.seats and state.life is Life.GATHERING
-
-
 # --- carrying it out --------------------------------------------------------------------------------------------
 
 
@@ -255,10 +169,10 @@ def _carry_out(turn: Turn, trouble: Trouble, choice: ladder.Choice, doomed: list
     if choice.rung is Rung.STOP:
         told = dict.fromkeys((incident.summary, trouble.detail, choice.reason))
         endings.fail(turn, incident.exit_code or 1, "; ".join(told))
-    elif choice.rung in _FROM_SCRATCH:
+    elif choice.rung in FROM_SCRATCH:
         _clear(turn, trouble, choice.rung)
     else:
-        _gather(turn, trouble, use_spares=Rung.SPARE not in _spent(turn.state, incident))
+        _gather(turn, trouble, use_spares=Rung.SPARE not in spent(turn.state, incident))
 
 
 def _clear(turn: Turn, trouble: Trouble, rung: Rung) -> None:
@@ -267,6 +181,8 @@ def _clear(turn: Turn, trouble: Trouble, rung: Rung) -> None:
     turn.update(incident=replace(turn.incident(), failures={}, plan_step=None))
     for proc in membership.occupants(turn.state).values():
         membership.isolate(turn, proc, f"{rung}: {trouble.detail}", capture_stack=False)
+    if rung is Rung.SHRINK:
+        turn.update(shrunk_to=trouble.fewer_seats)
     start_when_clear(turn)
 
 
@@ -319,7 +235,7 @@ def fill_from(turn: Turn, node: str) -> None:
     state, incident = turn.state, turn.incident()
     if not membership.empty_seats(state):
         return
-    filled = membership.fill_seats(turn, use_spares=Rung.SPARE not in _spent(state, incident))
+    filled = membership.fill_seats(turn, use_spares=Rung.SPARE not in spent(state, incident))
     if filled:
         moves = any(membership.home(state, seat) != node for seat in filled)
         rung = Rung.REPLACE_NODE if moves else Rung.FORK

@@ -1,7 +1,9 @@
 """A run as a Kubernetes JobSet: one pod per node, its completion index the node rank. Pure: a request in, a tree out.
 
 Kubernetes places pods and replaces lost ones; recovery is left to the supervisors in them. So a pod that was killed or
-evicted is made anew, and one that ended of itself with an error ends the job: that is the run's own verdict.
+evicted is made anew, and one that ended of itself with an error ends the job: that is the run's own verdict. SIGTERM to
+one pod, as when its machine is drained, stops the run in order everywhere: with ``job_restarts`` it begins anew, as a
+new run, which goes on from the store with ``--resume auto``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # leaves room for
 _NODES: Final = "node"  # name of the replicated job, and so part of each pod's name
 _CONTAINER: Final = "supervisor"
 _GRACE_MARGIN_S: Final = 15  # the supervisor's own deadlines end first, then the kubelet's
-_KILLED: Final = (137, 143)  # SIGKILL and SIGTERM: something was done to the pod
+_KILLED: Final = 137  # by SIGKILL: something was done to the pod
 _RESTARTS_PER_NODE: Final = 8
 _NODE_RANK: Final = "CLOSERANKS_NODE_RANK"
 _JOB_UID: Final = "CLOSERANKS_JOB_UID"
@@ -48,6 +50,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     claims: Mapping[str, str] = {}  # persistent volume claim to the path where it is seen
     domains_map: str = ""  # a ConfigMap with a file nodes.json, see domains.py
     evict_after_s: int = 10
+    job_restarts: int = 0
 
 
 def job_set(asked: Asked) -> dict[str, object]:
@@ -77,7 +80,7 @@ def job_set(asked: Asked) -> dict[str, object]:
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                 {
                     "action": "FailJob",
-                    "onExitCodes": {"containerName": _CONTAINER, "operator": "NotIn", "values": list(_KILLED)},
+                    "onExitCodes": {"containerName": _CONTAINER, "operator": "NotIn", "values": [_KILLED]},
                 },
             ]
         },
@@ -92,7 +95,7 @@ def job_set(asked: Asked) -> dict[str, object]:
         "spec": {
             # JobSet makes the headless service of this name; pods are found before they are ready.
             "network": {"enableDNSHostnames": True, "subdomain": asked.name, "publishNotReadyAddresses": True},
-            "failurePolicy": {"maxRestarts": 0},
+            "failurePolicy": {"maxRestarts": asked.job_restarts},
             "replicatedJobs": [{"name": _NODES, "replicas": 1, "template": {"spec": job}}],
         },
     }

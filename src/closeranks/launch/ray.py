@@ -17,8 +17,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from closeranks.launch.node_words import Meeting, require_free, words_of
@@ -58,11 +60,11 @@ class Supervisor:
             probe.bind((host, 0))
             return f"{host}:{probe.getsockname()[1]}"
 
-    def run(self, words: Sequence[str], token: str) -> int:
-        """Run ``closeranks run`` to its end; its exit code."""
+    def run(self, words: Sequence[str], token: str, folder: str) -> int:
+        """Run ``closeranks run`` in ``folder`` to its end; its exit code."""
         module = [sys.executable, "-P", "-m"]
         command = [*module, "closeranks.launch.tether", *module, "closeranks", "run", *words]
-        self._rope = subprocess.Popen(command, stdin=subprocess.PIPE)
+        self._rope = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=folder)
         self.say(token)
         return self._rope.wait()
 
@@ -74,7 +76,7 @@ class Supervisor:
 
 
 def run(nodes: Nodes, options: Sequence[str], run_id: str = "") -> int:
-    """Run to the end; the job's exit code. SIGINT and SIGTERM of this process reach every node.
+    """Run to the end; the job's exit code. In the main thread, SIGINT and SIGTERM of this process reach every node.
 
     Joins the Ray cluster that ``ray.init`` finds if this process is in none yet. ``options`` are those of
     ``closeranks run`` with the script; the token is ``CLOSERANKS_TOKEN``, or a new one.
@@ -131,7 +133,8 @@ class _Fleet:
         )
         token = os.environ.get(TOKEN) or secrets.token_hex(_TOKEN_BYTES)
         asked: list[int] = []
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+        before = {number: signal.getsignal(number) for number in numbers}
         for number in before:
             signal.signal(number, lambda received, _: asked.append(received))
         try:
@@ -170,7 +173,7 @@ class _Fleet:
 
     def _start(self, rank: int, words: list[str], token: str) -> None:
         self._placed[rank] = self._actors[rank].endpoint.remote()
-        self._running[self._actors[rank].run.remote(words, token)] = rank
+        self._running[self._actors[rank].run.remote(words, token, str(Path.cwd()))] = rank
 
     def _goes_on(self) -> bool:
         """Whether a supervisor runs. One that waits for a machine does not keep a job going that has ended."""

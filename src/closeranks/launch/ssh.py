@@ -1,7 +1,7 @@
 """``closeranks launch``: one supervisor per host, started through ssh or any command that reaches a host as ssh does.
 
 Each host runs the command under a tether (``launch/tether.py``): the token travels on its standard input, and a lost
-connection ends the supervisor there in order, unless it was detached.
+connection ends the supervisor there, as if the host were lost, unless it was detached.
 """
 
 from __future__ import annotations

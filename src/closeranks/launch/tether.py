@@ -2,7 +2,8 @@
 
 Standard input is the rope. Its first line is the run's token, which the command finds in ``CLOSERANKS_TOKEN`` and no
 command line ever shows; each further line is the name of a signal that the command gets. The end of the input means
-that the other side is gone: the command gets SIGTERM, and has all the time it wants to end in order. With
+that the other side is gone: the command gets SIGKILL. Of a supervisor that leaves nothing behind, for its guardian and
+itself watch each other, and to the job it is a lost node; SIGTERM would be a request to stop the job everywhere. With
 ``--detach`` as first word the end of the input changes nothing, and neither does output that nobody takes any more.
 """
 
@@ -76,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
         return _NOT_FOUND
     for number in SIGNALS.values():
         signal.signal(number, lambda received, _: child.send_signal(received))
-    signal.signal(signal.SIGHUP, lambda *_: None if detach else child.terminate())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of a terminal that closes: the rope tells the same
     _pass_on(lines, child)
     _carry(rope, child, detach=detach)
     code = child.wait()
@@ -84,8 +85,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _follow(parent: int) -> None:
-    """If this process is killed the command ends in order, too."""
-    if not die_with_parent(parent, signal.SIGTERM):
+    """If the tether is killed, the command is, too."""
+    if not die_with_parent(parent, signal.SIGKILL):
         os._exit(1)
 
 
@@ -113,7 +114,7 @@ def _carry(rope: _Rope, child: subprocess.Popen[bytes], *, detach: bool) -> None
                     continue
                 selector.unregister(inlet)
                 if not detach:
-                    child.terminate()
+                    child.kill()
     os.close(ended)
 
 

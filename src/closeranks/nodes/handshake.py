@@ -10,7 +10,8 @@ A proof is HMAC-SHA256 under the token over the purpose, the role of who proves,
 another connection, purpose or direction. The caller speaks and proves first, so a stranger gets 32 random bytes and
 nothing to test guesses of the token on. Nothing is encrypted: who can change packets on their way needs ``tls.py``.
 
-The two parts are generators without input or output of their own; ``proving.py`` drives them over asyncio.
+The two parts are generators without input or output of their own; ``proving.py`` drives them over asyncio,
+``checkpoint/peer_wire.py`` over a blocking socket.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ import secrets
 import stat
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from closeranks.nodes.tls import Tls
+if TYPE_CHECKING:  # who needs no encryption does not load it
+    from closeranks.nodes.tls import Tls
 
 TOKEN_VARIABLE: Final = "CLOSERANKS_TOKEN"  # noqa: S105 -- the name of a variable
 TOKEN_CHARACTERS_MIN: Final = 16
@@ -51,11 +53,11 @@ class Keys(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What to send, of how many bytes the answer must be before the proof goes on, and what it means to get none."""
+    """What to send, and of how many bytes the answer must be before the proof goes on."""
 
     send: bytes
     answer_bytes: int
-    unanswered: str = ""
+    hung_up: str = ""  # what it means when there is no answer but the end of the connection, if that is known
 
 
 Proof = Generator[Step, bytes, None]  # ends when both are proven, raises NotProved otherwise
@@ -65,20 +67,22 @@ Nonces = Callable[[int], bytes]
 def prove_as_caller(token: str, purpose: bytes, nonces: Nonces = secrets.token_bytes) -> Proof:
     """The part of who connects."""
     ours = nonces(_NONCE_BYTES)
-    theirs = yield Step(purpose + ours, _NONCE_BYTES, "it does not greet as a node of this version")
+    theirs = yield Step(purpose + ours, _NONCE_BYTES)
     refused = "it does not take this run's token: it belongs to another run, or a newer start of this one"
     proof = yield Step(_proof(token, purpose + b"caller", ours, theirs), _PROOF_BYTES, refused)
     if not hmac.compare_digest(proof, _proof(token, purpose + b"listen", ours, theirs)):
-        raise NotProved("expected a proof that it holds this run's token, got another: it belongs to another run")
+        raise NotProved(
+            "expected a proof that it holds this run's token, got another: another run or something else listens there"
+        )
 
 
 def prove_as_listener(token: str, purpose: bytes, nonces: Nonces = secrets.token_bytes) -> Proof:
     """The part of who is connected to."""
-    hello = yield Step(b"", len(purpose) + _NONCE_BYTES, "it does not greet")
+    hello = yield Step(b"", len(purpose) + _NONCE_BYTES)
     if not hello.startswith(purpose):
         raise NotProved(f"expected {purpose!r}, got {hello[: len(purpose)]!r}: no node of this version")
     theirs, ours = hello[len(purpose) :], nonces(_NONCE_BYTES)
-    proof = yield Step(ours, _PROOF_BYTES, "it does not prove that it holds the token")
+    proof = yield Step(ours, _PROOF_BYTES)
     if not hmac.compare_digest(proof, _proof(token, purpose + b"caller", theirs, ours)):
         raise NotProved("expected a proof that it holds this run's token, got another")
     yield Step(_proof(token, purpose + b"listen", theirs, ours), 0)

@@ -35,7 +35,7 @@ class Proving(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._answer = bytearray()
         self._got_bytes = 0
-        self._unanswered = ""
+        self._hung_up = ""
 
     def give_up(self) -> None:
         """Cut the connection, if there is one already."""
@@ -67,7 +67,8 @@ class Proving(asyncio.BufferedProtocol):
         self._proof.close()
         if not self.done.done():
             what = f"{exc}" if exc else "the connection was closed"
-            self.done.set_exception(NotProved(f"{self._unanswered} ({what} after {self._got_bytes} bytes)"))
+            meaning = self._hung_up or "it does not prove itself as a node of this version"
+            self.done.set_exception(NotProved(f"{meaning} ({what} after {self._got_bytes} bytes)"))
 
     def _go_on(self, answer: bytes | None) -> None:
         assert self._transport is not None
@@ -87,7 +88,7 @@ class Proving(asyncio.BufferedProtocol):
             self._transport.abort()
             self.done.set_exception(problem)
         else:
-            self._answer, self._got_bytes, self._unanswered = bytearray(step.answer_bytes), 0, step.unanswered
+            self._answer, self._got_bytes, self._hung_up = bytearray(step.answer_bytes), 0, step.hung_up
 
 
 def set_options(sock: socket.socket) -> None:

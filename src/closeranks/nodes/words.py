@@ -92,6 +92,7 @@ class Beat(_Word, frozen=True, tag=True):
 
     number: int
     sent_ns: int  # CLOCK_MONOTONIC of the node
+    granted: int = 0  # newest beat whose grant has arrived
     signs: tuple[SeatSign, ...] = ()
     closed: tuple[ClosedHere, ...] = ()  # since the last beat
     open_step: int = 0  # highest that a seat here has opened or is about to

@@ -270,7 +270,10 @@ def _lost_s(history: History, stay: Stay, seconds: Seconds) -> float:
 
 
 def _repeated_s(history: History, stay: Stay) -> float:
-    return sum(span.cut(stay.span).length_s for span, category in history.work if category is Category.REPEATED)
+    """Seconds of work that was made again; a stretch of work goes on over the stalls that its group survived."""
+    spans = [span.cut(stay.span) for span, category in history.work if category is Category.REPEATED]
+    stalled = stalled_spans(history, stay) if spans else []
+    return sum(span.length_s - sum(stall.cut(span).length_s for stall in stalled) for span in spans)
 
 
 def _stay_stalls(history: History, stay: Stay, seconds: Seconds) -> dict[str, float]:

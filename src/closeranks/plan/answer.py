@@ -153,5 +153,8 @@ def answer(cluster: Cluster) -> Answer:
 
 def _settings(save: SavePlan, spare: spares.SpareAnswer, exposure: Exposure | None) -> tuple[str, ...]:
     every = max(1, round(save.interval_s.value))
-    keep = (f"keep {exposure.keep} checkpoints",) if exposure else ()
-    return (f"save every {every} s", *keep, f"hold {spare.spares} spare nodes ready")
+    keep = f" --keep last={exposure.keep}" if exposure else ""
+    return (
+        f"closeranks run --store STORE --save-every {every}s{keep} SCRIPT",
+        f"hold {spare.spares} spare nodes ready",
+    )

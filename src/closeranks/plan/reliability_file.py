@@ -155,6 +155,33 @@ def of_report(report: FitReport, file: str) -> Reliability:
     )
 
 
+def measured_of(fitted: Reliability, unit_accelerators: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the ``measured`` and ``part`` tables of a cluster.toml that the file stands for.
+
+    Raises:
+        PlanInputError: it holds no failure.
+
+    Source: exposure is MTBF times failures; after none, what the bound of its confidence rests on.
+
+    """
+    rate = fitted.planning
+    unit_h = rate.mtbf_h * rate.failures if rate.failures else rate.low_h * -math.log(1 - rate.confidence)
+    measured = {
+        "failures": rate.failures,
+        "unit_h": unit_h,
+        "unit_accelerators": unit_accelerators,
+        "confidence": rate.confidence,
+    }
+    parts = [
+        {"name": cause.name, "mtbf_h": cause.mtbf_h, "serves": unit_accelerators}
+        for cause in fitted.cause
+        if cause.failures
+    ]
+    if not parts:
+        raise PlanInputError(fitted.source.file, "at least one cause", "none", "fit a log that has failures")
+    return measured, parts
+
+
 def _value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -140,7 +140,7 @@ class KeeperLink:
 
     async def _reopen(self) -> None:
         asked = self._asked
-        while not self.may_reopen():
+        while not self.may_reopen():  # noqa: ASYNC110 - it is nobody's to set an event
             await asyncio.sleep(_LOOK_S)
         async with self._changing:
             if self._asked != asked:  # somebody else had it replaced

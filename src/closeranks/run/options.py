@@ -13,6 +13,7 @@ import msgspec
 from closeranks.checkpoint import tiers
 from closeranks.checkpoint.retention import Policy
 from closeranks.checkpoint.tiers import Tiers
+from closeranks.decide.partition import Policy as OnPartition
 
 
 class Target(StrEnum):
@@ -37,13 +38,6 @@ class View(StrEnum):
     LIVE = "live"
     TEXT = "text"
     NONE = "none"
-
-
-class OnPartition(StrEnum):
-    """What becomes of the seats of a node that is out of reach."""
-
-    REPLACE = "replace"  # they are given to others as soon as that is safe
-    WAIT = "wait"  # its return is waited for, with everybody's memory kept
 
 
 class UsageError(Exception):

@@ -146,8 +146,8 @@ def _legend(results: Sequence[Result], y: float) -> list[Shape]:
 def to_svg(chart: Chart) -> str:
     """The chart as an SVG image."""
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {chart.width} {chart.height}" width="{chart.width}" '
-        f'font-family="system-ui,sans-serif" font-size="{_SIZE}" role="img" aria-label="{escape(chart.title)}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {chart.width} {chart.height}" width="{chart.width}"',
+        f' font-family="system-ui,sans-serif" font-size="{_SIZE}" role="img" aria-label="{escape(chart.title)}">',
         f'<rect width="100%" height="100%" fill="{_PAPER}"/>',
     ]
     for shape in chart.shapes:

@@ -53,7 +53,9 @@ def _of_source(scenario: Scenario, source: Source, rng: Generator, scale: float,
             at_s=at_s,
             kind=source.kind,
             seat=where,
-            nodes=tuple(range(where * each, min((where + 1) * each, total))) if hits_nodes or source.kind is Kind.SPOT else (),
+            nodes=tuple(range(where * each, min((where + 1) * each, total)))
+            if hits_nodes or source.kind is Kind.SPOT
+            else (),
             lasts_s=length_s,
             factor=source.factor,
             notice_s=source.notice_s,

@@ -300,7 +300,7 @@ class Hands:
     def die(self, body: Body) -> None:
         """It ends now; who trains with it stands still."""
         world = self._world
-        if body.alive and world.seats.get(body.seat) is body and world.stretch is not None:
+        if body.alive and body.seat is not None and world.seats.get(body.seat) is body and world.stretch is not None:
             world.halt(lost=True)
             self.notice_soon(body.term)
         body.alive = False

@@ -138,15 +138,15 @@ class Checks:
         if self._useful != highest + 1:
             raise InvariantBroken(f"{self._useful} steps counted, the newest is {highest}")
 
-    def restored(self, found: Restored, struck_s: float, highest: int) -> None:
+    def restored(self, found: Restored, struck_s: float, highest: int, *, why: str) -> None:
         """A new group goes on from here: the promise is about what that gives up."""
         self._restored = found.step
         lost_s = struck_s - found.taken_s if found.step < highest else 0.0
         self.worst_loss_s = max(self.worst_loss_s, lost_s)
         if lost_s > self._rpo_s:
-            self._say(f"RPO: {lost_s:.1f} s of training were lost, {self._rpo_s:g} s were promised")
+            self._say(f"RPO: {lost_s:.1f} s of training were lost by {why}, {self._rpo_s:g} s were promised")
 
-    def returned(self, after_s: float, now_s: float) -> None:
+    def returned(self, after_s: float) -> None:
         """Training goes on."""
         self.worst_return_s = max(self.worst_return_s, after_s)
         if after_s > self._rto_s:

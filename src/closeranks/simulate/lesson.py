@@ -15,10 +15,11 @@ from closeranks.decide.save_interval import EverySteps
 from closeranks.decide.state import Settings
 from closeranks.simulate.policy import UNLIMITED
 from closeranks.simulate.saves import Tier
+from closeranks.simulate.setup import Setup
 from closeranks.simulate.statistics import Estimate, estimate
 from closeranks.simulate.strikes import Kind, Strike
 from closeranks.simulate.timing import Timing
-from closeranks.simulate.world import Setup, World
+from closeranks.simulate.world import World
 
 UNITS: Final = 100
 EVERY: Final = 10

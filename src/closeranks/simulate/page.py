@@ -32,14 +32,21 @@ def html_page(found: Comparison) -> str:
         )
         for result in found.results
     ]
-    head = ("policy", "goodput", "95 %", "closed form", "wasted a day", "incidents a day", "h down a day", "worst loss, s")
+    head = (
+        "policy",
+        "goodput",
+        "95 %",
+        "closed form",
+        "wasted a day",
+        "incidents a day",
+        "h down a day",
+        "worst loss, s",
+    )
     differences = [
         (d.name, f"{d.goodput.mean:+.3%}", f"{d.goodput.low:+.3%} .. {d.goodput.high:+.3%}", d.verdict)
         for d in found.differences
     ]
-    shares = [
-        (result.name, *(f"{result.shares.get(part, 0.0):.3%}" for part in Part)) for result in found.results
-    ]
+    shares = [(result.name, *(f"{result.shares.get(part, 0.0):.3%}" for part in Part)) for result in found.results]
     notes = "".join(f"<li>{escape(text)}</li>" for text in found.assumed)
     title = f"{found.accelerators:,} accelerators, {found.days:g} days, {found.replicas} replicas"
     return (

@@ -88,6 +88,8 @@ def _check(policy: Policy, where: str) -> None:
         raise PlanInputError(f"{where}: save_every_s", "one interval", given, "give seconds or steps")
     names = [tier.name for tier in policy.tier]
     if len(set(names)) < len(names):
-        raise PlanInputError(f"{where}: tier", "names that differ", ", ".join(names), "give each tier a name of its own")
+        raise PlanInputError(
+            f"{where}: tier", "names that differ", ", ".join(names), "give each tier a name of its own"
+        )
     if policy.save and policy.tier and not any(tier.every == 1 for tier in policy.tier):
         raise PlanInputError(f"{where}: tier", "one that takes every snapshot", "none", "set every = 1 in the nearest")

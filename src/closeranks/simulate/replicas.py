@@ -14,11 +14,12 @@ import msgspec
 from closeranks.simulate.book import Outcome
 from closeranks.simulate.draw import draw
 from closeranks.simulate.scenario import Scenario
+from closeranks.simulate.setup import Setup
 from closeranks.simulate.strikes import Strike
-from closeranks.simulate.world import Setup, World
+from closeranks.simulate.world import World
 
 _ALONE: Final = 8  # fewer replicas do not pay for starting processes
-_CHUNKS: Final = 24  # of work for each process
+_CHUNK: Final = 4  # replicas that a process makes at a time
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,9 +52,7 @@ def _within(strikes: Sequence[Strike], nodes: int) -> list[Strike]:
     return found
 
 
-def run_all(
-    work: Work, seeds: Sequence[int], processes: int, done: Callable[[int], None]
-) -> list[tuple[Outcome, ...]]:
+def run_all(work: Work, seeds: Sequence[int], processes: int, done: Callable[[int], None]) -> list[tuple[Outcome, ...]]:
     """All replicas in the order of their seeds; ``done`` hears how many more are there.
 
     After an interrupt: those that were done by then, in the order of their seeds.
@@ -75,19 +74,19 @@ def _run(work: Work, seeds: Sequence[int], processes: int) -> Iterator[tuple[int
             yield seed, replica(work, seed)
         return
     encoded = msgspec.msgpack.encode(work)
-    size = max(1, len(seeds) // (processes * _CHUNKS))
     context = get_context("spawn")  # a fork beside the thread of a progress bar may hang
     with ProcessPoolExecutor(processes, context, _begin, (encoded,)) as pool:
         pending: set[Future[bytes]] = {
-            pool.submit(_chunk, list(seeds[start : start + size])) for start in range(0, len(seeds), size)
+            pool.submit(_chunk, list(seeds[start : start + _CHUNK])) for start in range(0, len(seeds), _CHUNK)
         }
         try:
             while pending:
                 ready, pending = wait(pending, return_when=FIRST_COMPLETED)
                 for future in ready:
                     yield from _decoder.decode(future.result())
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # what runs ends by itself, soon
+            raise
 
 
 _decoder = msgspec.msgpack.Decoder(list[tuple[int, tuple[Outcome, ...]]])

@@ -8,9 +8,10 @@ import msgspec
 
 from closeranks.events import Record
 from closeranks.simulate.book import Outcome
+from closeranks.simulate.setup import Setup
 from closeranks.simulate.strikes import Strike
 from closeranks.simulate.tape import Tape
-from closeranks.simulate.world import Setup, World
+from closeranks.simulate.world import World
 
 
 def recorded(

@@ -93,9 +93,7 @@ class Saves:
             count = _within(stretch, number)
             taken_s = stretch.closed_s(count)
             durable_s = stretch.opened_s(count) + write_s
-            self._flying[tier.name].append(
-                Saved(step=stretch.save_step(number), taken_s=taken_s, durable_s=durable_s)
-            )
+            self._flying[tier.name].append(Saved(step=stretch.save_step(number), taken_s=taken_s, durable_s=durable_s))
 
     def _land(self, tier: Tier, now_s: float) -> None:
         flying = self._flying[tier.name]

@@ -15,9 +15,9 @@ from closeranks.plan.job_failures import failures_of
 from closeranks.plan.job_times import Times, best_interval_s, times_of
 from closeranks.simulate.policy import UNLIMITED, Policy
 from closeranks.simulate.saves import Tier
+from closeranks.simulate.setup import Setup
 from closeranks.simulate.strikes import Kind
 from closeranks.simulate.timing import timing_of
-from closeranks.simulate.world import Setup
 
 if TYPE_CHECKING:
     from closeranks.plan.cluster import Cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -14,9 +14,10 @@ from closeranks.decide.state import Deadlines, Settings
 from closeranks.simulate.book import Outcome
 from closeranks.simulate.invariants import InvariantBroken
 from closeranks.simulate.saves import Tier
+from closeranks.simulate.setup import Setup
 from closeranks.simulate.strikes import Kind, Scope, Strike
 from closeranks.simulate.timing import Timing
-from closeranks.simulate.world import Setup, World
+from closeranks.simulate.world import World
 
 _FAULTY_S: Final = 120.0  # faults strike within this time
 _HORIZON_S: Final = 50_000.0  # a run that neither completes nor stops by then is stuck
@@ -43,15 +44,15 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
 
 def episode(seed: int) -> Episode:
     """The episode of a seed."""
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 - a seed that replays, not a secret
     seats, spares = rng.randint(1, 6), rng.randint(0, 2)
     nodes = rng.choice([0, 0, seats, 40])
     until = rng.randint(20, 80)
     tiers: tuple[Tier, ...] = ()
-    if rng.random() < 0.8:
+    if _chance(rng, 0.8):
         store = Tier(write_s=rng.uniform(0, 5), read_s=rng.uniform(0, 2), every=rng.randint(1, 3))
         near = Tier(name="memory", survives=rng.choice([Scope.PROCESS, Scope.NODE]), write_s=rng.uniform(0, 1))
-        tiers = (near, store) if store.every > 1 or rng.random() < 0.5 else (store,)
+        tiers = (near, store) if store.every > 1 or _chance(rng, 0.5) else (store,)
     setup = Setup(
         settings=Settings(
             seats=seats, spares=spares, limits=_limits(rng), deadlines=_DEADLINES, tries_per_rung=rng.randint(1, 3)
@@ -60,17 +61,25 @@ def episode(seed: int) -> Episode:
         step_s=rng.uniform(0.2, 4),
         until=until,
         horizon_s=_HORIZON_S,
-        replicated=rng.random() < 0.6,
+        replicated=_chance(rng, 0.6),
         tiers=tiers,
         every=rng.choice([EverySteps(steps=rng.randint(1, 9)), EverySeconds(seconds=rng.uniform(1, 30)), None]),
         pause_s=rng.choice([0.0, rng.uniform(0, 2)]),
         distrust_s=rng.uniform(0, 60),
         nodes=nodes,
         spare_nodes=rng.randint(0, 3) if nodes else 0,
-        every_step=rng.random() < 0.5,
+        every_step=_chance(rng, 0.5),
     )
     strikes = sorted((_strike(rng, setup) for _ in range(rng.randint(1, 10))), key=lambda strike: strike.at_s)
     return Episode(seed=seed, setup=setup, strikes=tuple(strikes))
+
+
+def _chance(rng: random.Random, share: float) -> bool:
+    return rng.random() < share
+
+
+def _delay_s(rng: random.Random) -> float:
+    return rng.choice([0.0, rng.uniform(_FASTEST_S, _SLOWEST_S)])
 
 
 def _limits(rng: random.Random) -> Limits:
@@ -83,8 +92,8 @@ def _limits(rng: random.Random) -> Limits:
 
 
 def _timing(rng: random.Random) -> Timing:
-    drawn = {name: rng.choice([0.0, rng.uniform(_FASTEST_S, _SLOWEST_S)]) for name in Timing.__struct_fields__}
-    notice_s = None if rng.random() < 0.3 else drawn["detect_s"] * rng.uniform(0, 1.5)
+    drawn: dict[str, Any] = {name: _delay_s(rng) for name in Timing.__struct_fields__}
+    notice_s = None if _chance(rng, 0.3) else drawn["detect_s"] * rng.uniform(0, 1.5)
     return Timing(**{**drawn, "notice_s": notice_s})
 
 

@@ -74,14 +74,15 @@ class Striking:
             for body in list(world.seats.values()):
                 self._end(body, Scope.DOMAIN)
         for node in taken.job:
-            body = self._body_of(node)
-            if body is not None:
-                self._end(body, scope)
+            struck = self._body_of(node)
+            if struck is not None:
+                self._end(struck, scope)
         return True
 
     def _mend(self) -> None:
         if self._world.fleet.mend(self._world.now_s):
             self._world.hands.nodes_came_back()
+            self._world.look()
 
     def _spot(self, strike: Strike) -> bool:
         """With enough notice the state of right now is saved first."""
@@ -186,17 +187,22 @@ class Striking:
         if stretch is None or len(world.seats) <= _ALONE or world.tainted_since is not None:
             return False
         world.tainted_since = stretch.after + stretch.closed_by(world.now_s)
-        world.after(strike.lasts_s, self.corruption_found)
+        world.after(strike.lasts_s, self.corruption_found, True)
         return True
 
-    def corruption_found(self) -> None:
-        """It is known now, unless a loss took it back before: a check of the state fails on every seat, each with another digest."""
+    def corruption_found(self, first: bool) -> None:
+        """It is known now, unless a loss took it back before: a check fails on every seat, each with another digest.
+
+        ``first``: what was saved within ``distrust_s`` is not trusted; else, what was gone back to was not old enough.
+        """
         world = self._world
         if world.tainted_since is None:
             return
         if world.stretch is None or world.going is None:
-            world.after(world.setup.step_s, self.corruption_found)
+            world.after(world.setup.step_s, self.corruption_found, first)
             return
+        if first:
+            world.trusted_before_s = world.now_s - world.setup.distrust_s
         term = world.going
         world.halt(lost=True)
         for body in world.members(term):

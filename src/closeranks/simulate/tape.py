@@ -33,7 +33,8 @@ from closeranks.simulate.saves import Restored
 from closeranks.simulate.stretch import Stretch
 
 if TYPE_CHECKING:
-    from closeranks.simulate.world import Setup, World
+    from closeranks.simulate.setup import Setup
+    from closeranks.simulate.world import World
 
 EPOCH_S: Final = 1_767_225_600.0  # virtual runs begin with the year 2026, UTC
 _MONO_S: Final = 1_000.0

@@ -1,4 +1,4 @@
-"""The twin of a real drill: the same faults in the virtual cluster, with the phases that another drill was seen to take."""
+"""The twin of a real drill: its faults in the virtual cluster, with times that were seen in a real run."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from closeranks.observe.goodput import ledger
 from closeranks.observe.history import history_of
 from closeranks.observe.incidents import incidents
 from closeranks.plan.checks import PlanInputError
+from closeranks.simulate.setup import Setup
 from closeranks.simulate.strikes import Kind, Strike
 from closeranks.simulate.timing import Timing
-from closeranks.simulate.world import Setup
 
 _KINDS: Final = {
+    **{kind.value: kind for kind in (Kind.CRASH, Kind.HANG)},
     **dict.fromkeys(("kill", "segfault", "exit_code", "exception", "system_exit"), Kind.CRASH),
     **dict.fromkeys(("freeze", "gil", "block"), Kind.HANG),
 }

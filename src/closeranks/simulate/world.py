@@ -11,14 +11,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import msgspec
-
-from closeranks.decide import controller, saving
+from closeranks.decide import controller
 from closeranks.decide.protocol import Begun, Fact, Note, Origin, ProcFinished, StateSaved, StepDone, StopAsked, Tick
-from closeranks.decide.save_interval import EverySeconds, EverySteps
+from closeranks.decide.save_interval import EverySteps
 from closeranks.decide.saving_protocol import IntervalChosen
-from closeranks.decide.state import Life, Settings
-from closeranks.detect.progress import Bounds
+from closeranks.decide.state import Life
 from closeranks.events import AnyEvent, IncidentClosed, SaveIntervalChosen
 from closeranks.simulate.alarms import next_alarm_s
 from closeranks.simulate.body import Body
@@ -27,36 +24,14 @@ from closeranks.simulate.chooser import Chooser, SaveCost
 from closeranks.simulate.fleet import Fleet
 from closeranks.simulate.hands import Hands
 from closeranks.simulate.invariants import Checks
-from closeranks.simulate.saves import Restored, Saves, Tier
+from closeranks.simulate.saves import Restored, Saves
+from closeranks.simulate.setup import Setup
 from closeranks.simulate.stretch import Stretch
 from closeranks.simulate.strikes import Strike
 from closeranks.simulate.striking import Striking
 from closeranks.simulate.tape import Tape
-from closeranks.simulate.timing import Timing
 
 _TOLD_FIRST: Final = 4  # steps of each stretch that the controller is told of one by one
-
-
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about a virtual run but its faults. Either ``until`` or ``horizon_s`` ends it."""
-
-    settings: Settings
-    timing: Timing = Timing()
-    bounds: Bounds = Bounds()
-    step_s: float = 1.0
-    until: int = 0  # steps; 0: no end
-    horizon_s: float = math.inf
-    replicated: bool = True  # False: the state of a lost seat has no second copy
-    tiers: tuple[Tier, ...] = ()
-    every: EverySteps | EverySeconds | None = None  # None: the save controller chooses
-    saving: saving.Settings = saving.Settings()
-    pause_s: float = 0.0  # that training stands still for a save
-    distrust_s: float = 0.0  # state is not trusted that was saved so shortly before corruption was found
-    nodes: int = 0  # 0: processes need none
-    spare_nodes: int = 0
-    every_step: bool = False  # tell the controller of each step: for journals and short runs
-    rpo_s: float = 0.0  # promised; 0: nothing was
-    rto_s: float = 0.0
 
 
 class World:
@@ -77,6 +52,7 @@ class World:
         self.store_back_s = 0.0
         self.heals_s = 0.0  # until then members cannot reach each other
         self.tainted_since: int | None = None  # states after this step are corrupt
+        self.trusted_before_s = 0.0  # saves that were taken later are not, since corruption was found
         self.struck_s: float | None = None  # when training was last broken, until it goes on
         self.fleet = Fleet(setup.nodes, setup.spare_nodes)
         self.saves = Saves(setup.tiers)
@@ -96,7 +72,7 @@ class World:
         self._facts = 0
         self._chooser = self._new_chooser()
         self.hands = Hands(self)
-        self._striking = Striking(self)
+        self.striking = Striking(self)
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -141,7 +117,7 @@ class World:
             self.at(strike.at_s, self._strike, strike)
 
     def _strike(self, strike: Strike) -> None:
-        self._striking.strike(strike)
+        self.striking.strike(strike)
         self._queue_strike()
 
     def _stop(self) -> None:
@@ -205,11 +181,11 @@ class World:
         if self.going != term or self._ended is not None:
             return
         if not self.together(term):
-            self._striking.missed(term)
+            self.striking.missed(term)
             return
         self._accrue()
         if self.struck_s is not None:
-            self.checks.returned(self.now_s - self.struck_s, self.now_s)
+            self.checks.returned(self.now_s - self.struck_s)
             self.struck_s = None
         members = self.members(term)
         if self.tape is not None:
@@ -235,7 +211,7 @@ class World:
         bug = min((step for step in self.bugs if step > after), default=None)
         if bug is not None:
             half_s = self.stretch.step_s / 2
-            self.at(self.stretch.opened_s(bug - 1 - after) + half_s, self._striking.bug, self.stretch, bug)
+            self.at(self.stretch.opened_s(bug - 1 - after) + half_s, self.striking.bug, self.stretch, bug)
         if setup.until and after + 1 >= setup.until:
             self._finish_if_done(self.stretch)
         elif setup.until:
@@ -348,6 +324,8 @@ class World:
         newest = self.saves.newest()
         if newest is not None and newest.step != self._told_saved:
             self._told_saved = newest.step
+            if self.tape is not None and not self.setup.every_step:
+                self.tape.saved(newest.step, stretch.pause_s, newest.taken_s + stretch.pause_s, self.now_s)
             self.feed(StateSaved(step=newest.step))
 
     def save_now(self, step: int, taken_s: float) -> None:
@@ -376,16 +354,18 @@ class World:
 
     def restore(self, origin: Origin) -> Restored:
         """What a new group begins with, found anew among what is left."""
-        trusted_before_s = self.now_s - self.setup.distrust_s
-        found = self.saves.restore(origin, trusted_before_s)
+        found = self.saves.restore(origin, self.trusted_before_s)
         self.base = found.step
+        if origin is Origin.VERIFIED:
+            self.trusted_before_s = found.taken_s  # should that not be old enough, the next one is older still
         if self.tainted_since is not None:
             if found.step <= self.tainted_since:
                 self.tainted_since = None
-            elif origin is Origin.VERIFIED:  # the corruption was older than what is distrusted: it is found again
-                self.after(self.setup.distrust_s + self.setup.step_s, self._striking.corruption_found)
+            elif origin is Origin.VERIFIED:
+                self.after(self.setup.distrust_s + self.setup.step_s, self.striking.corruption_found, False)
         if self.struck_s is not None:
-            self.checks.restored(found, self.struck_s, self.highest)
+            why = "going back behind corruption" if origin is Origin.VERIFIED else "a restart"
+            self.checks.restored(found, self.struck_s, self.highest, why=why)
         return found
 
     # --- saving -------------------------------------------------------------------------------------------------
@@ -417,6 +397,11 @@ class World:
         if self.stretch is None:
             self.book.add(self._part, self.now_s - self._since_s)
             self._since_s = self.now_s
+
+    def look(self) -> None:
+        """What the time goes into may have changed without a word to the controller."""
+        self._accrue()
+        self._part = self._part_now()
 
     def _part_now(self) -> Part:
         state = self.state

@@ -34,6 +34,7 @@ class NodesSpec(NamedTuple):
     seats_per_node: int = 1
     authority: str = "sqlite"  # "etcd", "sqlite", "store", or "none": n0 leads and nobody else can
     options: tuple[str, ...] = ()  # further ones of closeranks run
+    environment: tuple[tuple[str, str], ...] = ()  # beside that of this process
     timeout_s: float = 120.0
 
     @property
@@ -54,7 +55,7 @@ class NodesRun:
     def __init__(self, spec: NodesSpec, stand: Stand, folder: Path) -> None:
         self.spec = spec
         self.stand = stand
-        self._folder = folder
+        self.folder = folder
         self._name = f"drill-{secrets.token_hex(4)}"
         self._token = secrets.token_hex(32)
         self._living: dict[str, _Living] = {}
@@ -76,9 +77,9 @@ class NodesRun:
     def start_node(self, node: str) -> None:
         """Start a supervisor there: the first, or the next one after the node was ended."""
         number = 1 + sum(run.node == node for run in self._over)
-        place = self._folder / f"{node}.{number}"
+        place = self.folder / f"{node}.{number}"
         place.mkdir(mode=0o700)
-        environment = os.environ | {"CLOSERANKS_TOKEN": self._token}
+        environment = os.environ | dict(self.spec.environment) | {"CLOSERANKS_TOKEN": self._token}
         process = self.stand.start(node, self._command(node, place), place / "output.log", environment)
         self._living[node] = _Living(node, place, process)
 
@@ -157,9 +158,9 @@ class NodesRun:
             case "etcd":
                 return ["--authority", f"etcd://{self.stand.address(AUTHORITY)}:{self._port}"]
             case "sqlite":
-                return ["--authority", f"sqlite:{self._folder / 'authority.db'}"]
+                return ["--authority", f"sqlite:{self.folder / 'authority.db'}"]
             case "store":
-                return ["--store", str(self._folder / "store")]
+                return ["--store", str(self.folder / "store")]
             case _:
                 return ["--rdzv-endpoint", f"{self.stand.address('n0')}:{self._port}"]
 
@@ -167,13 +168,13 @@ class NodesRun:
         """On the authority's node; its port is one that was free a moment ago where the nodes share one host."""
         self._port = _ETCD_PORT if self.stand.can_cut else free_port()
         url = f"http://{self.stand.address(AUTHORITY)}:{self._port}"
-        peers = ["--listen-peer-urls", "http://127.0.0.1:0", "--data-dir", str(self._folder / "etcd")]
+        peers = ["--listen-peer-urls", "http://127.0.0.1:0", "--data-dir", str(self.folder / "etcd")]
         clients = ["--listen-client-urls", url, "--advertise-client-urls", url, "--log-level", "error"]
-        self.stand.start(AUTHORITY, ["etcd", *peers, *clients], self._folder / "etcd.log")
+        self.stand.start(AUTHORITY, ["etcd", *peers, *clients], self.folder / "etcd.log")
         end_s = time.monotonic() + _ETCD_S
         while self._port not in listening(self.stand.pids(AUTHORITY)):
             if time.monotonic() > end_s:
-                raise RuntimeError(f"etcd does not listen on {url}: {tail_of(self._folder / 'etcd.log')}")
+                raise RuntimeError(f"etcd does not listen on {url}: {tail_of(self.folder / 'etcd.log')}")
             time.sleep(_POLL_S)
 
 

@@ -32,6 +32,7 @@ class Stand:
         # The start time names the owner for good; its pid alone may belong to another process one day.
         self.name: Final = f"crd-{own.pid}-{own.start_ticks}-{secrets.token_hex(3)}"
         self.nodes: Final = tuple(nodes)
+        self._started: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
         """Sweep what others left, then set up."""
@@ -42,6 +43,8 @@ class Stand:
         """End everything."""
         for mark in set(marked.marked_below(f"{self.name}/").values()):
             marked.kill(mark)
+        for process in self._started:
+            process.wait()
 
     # --- processes ----------------------------------------------------------------------------------------------
 
@@ -55,7 +58,7 @@ class Stand:
         """Start a command on a node; what it prints is appended to ``output``."""
         base = os.environ if environment is None else environment
         with output.open("ab") as opened:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [*self._way_in(node), *command],
                 env={**base, marked.MARK: self.mark(node)},
                 stdin=subprocess.DEVNULL,
@@ -63,14 +66,18 @@ class Stand:
                 stderr=opened,
                 start_new_session=True,
             )
+        self._started.append(process)
+        return process
 
     def pids(self, node: str) -> list[int]:
         """The living processes of a node."""
         return marked.marked(self.mark(node))
 
     def processes(self, node: str, words: str) -> list[int]:
-        """Those of the node whose command line contains ``words``."""
-        return [pid for pid in self.pids(node) if words in command_line(pid)]
+        """Those of the node whose command line contains ``words``, without their own forks, which look the same."""
+        found = [pid for pid in self.pids(node) if words in command_line(pid)]
+        stats = [stat for pid in found if (stat := read_stat(pid)) is not None]
+        return [stat.pid for stat in stats if stat.parent not in found]
 
     def kill(self, node: str) -> None:
         """SIGKILL to all of it: its kernel lives on and closes its connections."""

@@ -13,6 +13,7 @@ from closeranks.drill.nodes.faults import COORDINATOR, ENDS_NODE, NodeFault, Nod
 from closeranks.drill.nodes.namespaces import Cut, NamespaceStand
 from closeranks.drill.nodes.ports import listening
 from closeranks.drill.nodes.runs import AUTHORITY, NodesRun, closed_step, open_incident
+from closeranks.drill.nodes.stand import Stand
 from closeranks.drill.nodes.verdict import NodesEvidence
 
 SUPERVISOR: Final = "closeranks.run.supervisor"
@@ -89,14 +90,14 @@ class Striker:
                 stand.freeze(node)
                 return lambda: stand.thaw(node)
             case NodeKind.SUPERVISOR_KILL:
-                signalled = self._signal(node, SUPERVISOR, signal.SIGKILL)
+                signalled = self._signal(stand.processes(node, SUPERVISOR), signal.SIGKILL)
                 return (lambda: self._bring_back(node)) if signalled else None
             case NodeKind.SUPERVISOR_FREEZE:
-                return self._freeze(node, SUPERVISOR)
+                return self._freeze(stand.processes(node, SUPERVISOR))
             case NodeKind.COORDINATOR_KILL:
-                return _nothing if self._signal(node, CANDIDATE, signal.SIGKILL) else None
+                return _nothing if self._signal(coordinator_on(stand, node), signal.SIGKILL) else None
             case NodeKind.COORDINATOR_FREEZE:
-                return self._freeze(node, CANDIDATE)
+                return self._freeze(coordinator_on(stand, node))
             case NodeKind.AUTHORITY_OUTAGE:
                 stand.freeze(AUTHORITY)
                 return lambda: stand.thaw(AUTHORITY)
@@ -124,15 +125,18 @@ class Striker:
         if self._run.running():
             self._run.start_node(node)
 
-    def _freeze(self, node: str, words: str) -> Callable[[], None] | None:
-        pids = self._run.stand.processes(node, words)
+    def _freeze(self, pids: list[int]) -> Callable[[], None] | None:
         _signal_all(pids, signal.SIGSTOP)
         return (lambda: _signal_all(pids, signal.SIGCONT)) if pids else None
 
-    def _signal(self, node: str, words: str, number: signal.Signals) -> bool:
-        pids = self._run.stand.processes(node, words)
+    def _signal(self, pids: list[int], number: signal.Signals) -> bool:
         _signal_all(pids, number)
         return bool(pids)
+
+
+def coordinator_on(stand: Stand, node: str) -> list[int]:
+    """The process of the node that leads, or seeks to: further candidates wait for its end and listen nowhere."""
+    return [pid for pid in stand.processes(node, CANDIDATE) if listening([pid])]
 
 
 def _cuts(kind: NodeKind, node: str, stand: NamespaceStand) -> list[Cut]:

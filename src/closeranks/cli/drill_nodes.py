@@ -1,0 +1,86 @@
+"""``closeranks drill-nodes``: break whole nodes of a job on purpose, several nodes on this machine."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from closeranks.cli.drill import conclude, leave, new_folder, refuse, show, tidy
+from closeranks.drill.nodes.campaign import Nodes, carry_out_all
+from closeranks.drill.nodes.namespaces import why_not
+from closeranks.drill.nodes.runs import NodesSpec
+from closeranks.drill.nodes.verdict import completed
+from closeranks.drill.verdict import Outcome, worst
+
+
+class Authority(StrEnum):
+    """What elects the coordinator of the drilled runs."""
+
+    SQLITE = "sqlite"
+    ETCD = "etcd"
+    STORE = "store"
+    NONE = "none"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command("drill-nodes")(drill_nodes)
+
+
+def drill_nodes(  # noqa: PLR0913, PLR0917 - each is an option of the command line
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="A script and its arguments.")],
+    rounds: Annotated[int, typer.Option(min=1, help="So many runs, each with faults of its own.")] = 20,
+    seed: Annotated[int, typer.Option(help="Of the first run; the same seed draws the same faults.")] = 0,
+    nnodes: Annotated[int, typer.Option("--nnodes", min=2, help="Nodes with seats.")] = 3,
+    spare_nodes: Annotated[int, typer.Option(min=0, help="Nodes that wait for a lost one.")] = 1,
+    seats: Annotated[int, typer.Option("--nproc-per-node", min=1, help="Seats of a node.")] = 1,
+    authority: Annotated[
+        Authority | None,
+        typer.Option(help="What elects the coordinator; etcd is struck too. Default sqlite, with namespaces etcd."),
+    ] = None,
+    namespaces: Annotated[
+        bool, typer.Option("--namespaces", help="Nodes are network namespaces, and links are cut, too. Needs root.")
+    ] = False,
+    keep: Annotated[
+        Path | None, typer.Option(help="A new folder for all runs; else they are kept if not held.")
+    ] = None,
+    timeout_s: Annotated[float, typer.Option("--timeout", min=1.0, help="Seconds for a run.")] = 180.0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Kill, freeze and cut off whole nodes at random; see that no update is applied twice and the result is the same.
+
+    Exit status: 0 held, 1 broken, 3 unknown (a fault never struck, or there is nothing to compare with).
+    """
+    signal.signal(signal.SIGTERM, leave)
+    if namespaces and (problem := why_not()):
+        refuse(f"--namespaces: {problem}; leave it out for nodes on the loopback address")
+    # A file would be reached through every cut.
+    authority = authority or (Authority.ETCD if namespaces else Authority.SQLITE)
+    if authority is Authority.ETCD and shutil.which("etcd") is None:
+        refuse("--authority etcd: the etcd server is not installed (Debian: etcd-server); or take --authority sqlite")
+    console = Console(stderr=as_json)
+    folder = new_folder(keep)
+    nodes = Nodes(
+        NodesSpec(tuple(command), nnodes, spare_nodes, seats, authority, timeout_s=timeout_s),
+        folder,
+        namespaces=namespaces,
+    )
+    sizes = ("--nnodes", str(nnodes), "--spare-nodes", str(spare_nodes), "--nproc-per-node", str(seats))
+    where = ("--authority", authority, "--timeout", f"{timeout_s:g}", *(("--namespaces",) if namespaces else ()))
+    replay = ("closeranks", "drill-nodes", "--rounds", "1", *sizes, *where, "--", *command)
+    with console.status("a run that is left alone"):
+        if not completed(nodes.undisturbed()):
+            ends = "\n".join(f"{run.node}: {run.output}" for run in nodes.undisturbed().runs)
+            typer.echo(f"{ends}\nthe run that was left alone did not complete: nothing to drill", err=True)
+            raise typer.Exit(int(Outcome.UNKNOWN))
+    with console.status(f"{rounds} rounds"):
+        results = carry_out_all(nodes, range(seed, seed + rounds), replay, lambda result: show(console, result))
+    conclude(console, results, as_json=as_json)
+    tidy(console, results, folder, f"{folder}/ROUND/n0.1/run", keep=keep is not None)
+    raise typer.Exit(int(worst([result.outcome for result in results])))

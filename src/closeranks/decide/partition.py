@@ -1,0 +1,79 @@
+"""A node does not answer: wait for it, declare it lost, or give up. Asked again and again by whoever coordinates.
+
+A silent node may live, and its workers with it. It is lost for certain only once they must have stopped: some time
+after the last permission that it can have had. Until then nothing of it is replaced.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Policy(StrEnum):
+    """What to do about a node that is out of reach (``--on-partition``)."""
+
+    WAIT = "wait"  # keep its seats for it: its memory is worth more than the time
+    REPLACE = "replace"  # as soon as it is safe, if something can take its seats
+
+
+class Silence(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a node that does not answer."""
+
+    node: str
+    policy: Policy
+    silent_s: float  # since it was last heard
+    fenced_after_s: float  # then its workers have stopped by themselves, whatever it is that happened
+    patience_s: float  # then its seats are not kept any longer
+    seats: int  # that it holds
+    proven_gone: bool = False  # a second path has shown that its supervisor ended, and its workers with it
+    replaceable: bool = False  # other nodes have room for its seats
+    majority: bool = True  # the coordinator hears most nodes of the newest term
+    grace_s: float = 0.0  # a coordinator without majority replaces nobody for so long
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """Not yet: ask again after this time at the latest."""
+
+    more_s: float
+    reason: str
+
+
+class DeclareLost(msgspec.Struct, frozen=True, kw_only=True):
+    """It is safe and wanted to go on without the node."""
+
+    detail: str
+
+
+class GiveUp(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing can go on without the node, and it was waited for long enough: ``NodeLost.hopeless``."""
+
+    reason: str
+
+
+def judge(silence: Silence) -> Wait | DeclareLost | GiveUp:
+    """What to do about the node now."""
+    s = silence
+    if s.proven_gone:
+        return DeclareLost(detail=f"its supervisor has ended, {s.silent_s:.1f} s after it was last heard")
+    safe_after_s = s.fenced_after_s + (0.0 if s.majority else s.grace_s)
+    if s.silent_s < safe_after_s:
+        why = "its workers may still act" if s.majority else "others may hold the majority of the nodes"
+        return Wait(more_s=safe_after_s - s.silent_s, reason=f"{s.node} is silent for {s.silent_s:.1f} s: {why}")
+    if s.seats == 0:
+        return DeclareLost(detail=f"silent for {s.silent_s:.1f} s, and no seat is there")
+    patience_s = max(s.patience_s, safe_after_s)
+    if s.policy is Policy.REPLACE and s.replaceable:
+        return DeclareLost(detail=f"silent for {s.silent_s:.1f} s, its workers have stopped by themselves")
+    if s.silent_s < patience_s:
+        why = "its seats are kept for it" if s.policy is Policy.WAIT else "no other node has room for its seats"
+        return Wait(more_s=patience_s - s.silent_s, reason=f"{s.node} is silent for {s.silent_s:.1f} s: {why}")
+    if s.replaceable:
+        return DeclareLost(detail=f"silent for {s.silent_s:.1f} s, longer than the {patience_s:g} s it was waited for")
+    return GiveUp(
+        reason=(
+            f"{s.node} with {s.seats} seats did not answer for {s.silent_s:.1f} s and no other node has room for them; "
+            "mend its network or start another node, then run again: saved state is picked up"
+        )
+    )

@@ -1,0 +1,86 @@
+"""Random drills of a job on several nodes: one run after the other, each with faults that its seed determines."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from closeranks.drill.campaign import Result
+from closeranks.drill.nodes.faults import Field, NodeFault, drawn
+from closeranks.drill.nodes.namespaces import NamespaceStand
+from closeranks.drill.nodes.runs import AUTHORITY, NodesRun, NodesSpec, closed_step
+from closeranks.drill.nodes.stand import Stand
+from closeranks.drill.nodes.strikes import Striker
+from closeranks.drill.nodes.verdict import NodesEvidence, completed, judge, stop_reason
+from closeranks.drill.verdict import Outcome
+from closeranks.events import IncidentClosed
+
+_WITHOUT_AUTHORITY: Final = "none"
+
+
+class Nodes:
+    """Makes runs of one spec below ``folder``, on loopback or in network namespaces."""
+
+    def __init__(self, spec: NodesSpec, folder: Path, *, namespaces: bool) -> None:
+        self.spec = spec
+        self.namespaces = namespaces
+        self._folder = folder
+        self._made = 0
+        self._undisturbed: NodesEvidence | None = None
+
+    def undisturbed(self) -> NodesEvidence:
+        """The run without faults, made once."""
+        if self._undisturbed is None:
+            self._undisturbed = self.drilled(())
+        return self._undisturbed
+
+    def drilled(self, faults: tuple[NodeFault, ...]) -> NodesEvidence:
+        """One run with these faults, on a stand of its own."""
+        self._made += 1
+        stand = NamespaceStand if self.namespaces else Stand
+        with stand((*self.spec.nodes, AUTHORITY)) as nodes:
+            return Striker(NodesRun(self.spec, nodes, self._folder / f"{self._made:03d}"), faults).make()
+
+    def field(self) -> Field:
+        """Where faults may strike: within the steps that the command makes when it is left alone."""
+        records = [record for run in self.undisturbed().runs for record in run.records]
+        outage = self.spec.authority == "etcd"
+        return Field(nodes=self.spec.nodes, steps=1 + closed_step(records), outage=outage, network=self.namespaces)
+
+
+def carry_out(nodes: Nodes, seed: int, replay: tuple[str, ...]) -> Result:
+    """Make the drill of one seed and judge it. ``replay`` is the command line, to which the seed is added."""
+    undisturbed = nodes.undisturbed()
+    faults = drawn(seed, nodes.field())
+    drilled = nodes.drilled(faults)
+    verdict = judge(faults, undisturbed, drilled)
+    reasons = verdict.reasons
+    if not completed(drilled) and nodes.spec.authority != _WITHOUT_AUTHORITY and verdict.outcome is Outcome.HELD:
+        reasons = (f"stopped with a reason: {stop_reason(drilled)}",)
+    recovered = {
+        record.event.incident: record.event.first_step_s
+        for run in drilled.runs
+        for record in run.records
+        if isinstance(record.event, IncidentClosed)
+    }
+    return Result(
+        seed=seed,
+        faults=tuple(str(fault) for fault in faults),
+        outcome=verdict.outcome,
+        reasons=reasons,
+        recovery_s=tuple(took_s for _, took_s in sorted(recovered.items()) if took_s is not None),
+        replay=shlex.join((*replay[:2], "--seed", str(seed), *replay[2:])),
+    )
+
+
+def carry_out_all(
+    nodes: Nodes, seeds: range, replay: tuple[str, ...], on_result: Callable[[Result], None]
+) -> list[Result]:
+    """Make the drills in turn; ``on_result`` hears of each at once."""
+    results = []
+    for seed in seeds:
+        results.append(carry_out(nodes, seed, replay))
+        on_result(results[-1])
+    return results

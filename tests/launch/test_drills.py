@@ -1,0 +1,127 @@
+"""One node is killed under each launcher that can run here: training ends with the weights of an undisturbed one."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.launch import slurm_stand
+from tests.launch.drill import NODES, SPARES, require_recovered, strike, write_script
+from tests.launch.slurm_stand import SlurmStand
+from tests.real_run import eventually
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]  # three supervisors import torch on a busy machine
+
+NOTES = (Path(__file__).parents[2] / "docs" / "nodes.md").read_text()
+_MAIN = "from closeranks.cli.main import main; main()"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def in_folder(tmp_path):
+    """Starts a command in the background, in the test's folder, where its output is kept."""
+    started = []
+
+    def start(*command):
+        with (tmp_path / f"{len(started)}.out").open("wb") as out:
+            started.append(
+                subprocess.Popen(
+                    command,
+                    cwd=tmp_path,
+                    env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
+            )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_a_node_is_lost_under_ssh(in_folder, tmp_path):
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+    ssh.chmod(0o755)
+    hosts = [f"h{number}" for number in range(NODES + SPARES)]
+    words = ["--hosts", ",".join(hosts[:NODES]), "--spare-hosts", ",".join(hosts[NODES:]), "--ssh", str(ssh)]
+    options = ["--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--view", "text"]
+    process = in_folder(
+        sys.executable, "-c", _MAIN, "launch", *words, "--", *options, str(write_script(tmp_path)), str(tmp_path)
+    )
+    strike(tmp_path)
+    assert process.wait(120) == 0
+    require_recovered(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    if absent := slurm_stand.missing():
+        pytest.skip(absent)
+    stand = SlurmStand(tmp_path_factory.mktemp("slurm"))
+    yield stand
+    stand.tear_down()
+
+
+@pytest.fixture
+def submit(slurm, tmp_path):
+    """Hands in the batch script of the guide, with other options for the run; `closeranks` is what the test says."""
+
+    def submit(options, closeranks):
+        (script,) = re.findall(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", NOTES, re.DOTALL)
+        shown = "--nnodes 3 --nproc-per-node 8 --store /shared/ckpt train.py"
+        assert shown in script
+        (tmp_path / "job.sh").write_text(script.replace(shown, options))
+        (tmp_path / "closeranks").write_text(f'#!/bin/sh\nexec {sys.executable} {closeranks} "$@"\n')
+        (tmp_path / "closeranks").chmod(0o755)
+        variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(sys.path)}
+        nodes = f"--nodes={NODES + SPARES}"
+        return slurm.submit(tmp_path / "job.sh", nodes, "--time=5", "--output=job.out", **variables)
+
+    return submit
+
+
+def ended(slurm, job):
+    return slurm.job(job)["JobState"] not in {"PENDING", "RUNNING", "COMPLETING"}
+
+
+def test_a_node_is_lost_under_slurm(slurm, submit, tmp_path):
+    write_script(tmp_path)
+    there = f"--rdzv-endpoint 127.0.0.1:{free_port()} --view text"  # names of the stand's nodes are Slurm's alone
+    job = submit(f"--nnodes {NODES} --nproc-per-node 1 {there} train.py .", "-P -m closeranks")
+    strike(tmp_path)
+    assert eventually(lambda: ended(slurm, job), 120), slurm.job(job)
+    require_recovered(tmp_path)
+
+
+def test_a_job_that_gets_its_notice_is_requeued_as_a_new_run_that_resumes(slurm, submit, tmp_path):
+    (tmp_path / "train.py").touch()
+    job = submit("--nnodes 2 --store ckpt train.py", Path(__file__).with_name("slurm_stand_in.py"))
+
+    def seen(restart):
+        return [json.loads(path.read_text()) for path in tmp_path.glob(f"task-*-{restart}.json")]
+
+    assert eventually(lambda: len(seen(0)) == NODES + SPARES, 60)
+    assert [found["node_rank"] for found in sorted(seen(0), key=lambda found: found["node_rank"])] == [0, 1, 2]
+    assert {(found["run_id"], found["resume"]) for found in seen(0)} == {(f"slurm-{job}-0", None)}
+    assert len({found["token"] for found in seen(0)}) == 1
+    assert sorted(found["domains"]["switch1"] for found in seen(0)) == ["rack1", "rack1", "rack2"]
+    slurm.ask("scancel", "--signal=TERM", str(job))  # what --signal=TERM@120 does before the time limit
+    assert eventually(lambda: slurm.job(job)["JobState"] == "PENDING", 60), slurm.job(job)
+    slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # else Slurm waits two minutes
+    assert eventually(lambda: ended(slurm, job), 60), slurm.job(job)
+    assert slurm.job(job)["JobState"] == "COMPLETED"
+    assert {(found["run_id"], found["resume"]) for found in seen(1)} == {(f"slurm-{job}-0-r1", "auto")}
+    assert not {found["token"] for found in seen(0)} & {found["token"] for found in seen(1)}
