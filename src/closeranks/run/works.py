@@ -162,10 +162,13 @@ class Works:
         """Say in the store that these nodes will not contribute: whoever waits for them there need not."""
         writers = [seat for node in nodes for seat in work.seats.get(node, ())]
         if self._circle.several and work.attempt and writers:
-            url = self._context.options.store or ""
-            task = asyncio.ensure_future(asyncio.to_thread(disown, url, work.attempt, writers, problem))
-            self._telling.add(task)
-            task.add_done_callback(self._told)
+            self._say_in_store(work.attempt, writers, problem)
+
+    def _say_in_store(self, attempt: str, writers: list[int], problem: str) -> None:
+        url = self._context.options.store or ""
+        task = asyncio.ensure_future(asyncio.to_thread(disown, url, attempt, writers, problem))
+        self._telling.add(task)
+        task.add_done_callback(self._told)
 
     def _told(self, task: asyncio.Task[str]) -> None:
         self._telling.discard(task)
