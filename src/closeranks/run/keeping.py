@@ -148,9 +148,13 @@ class Keeping:
         parts = self._parts
         if parts is None:
             return
+        if isinstance(word, words.Claimed):
+            parts.claims.told(word.store_term)
+        elif self._circle.role is not Role.IDLE:
+            self._obey(parts, word)
+
+    def _obey(self, parts: Parts, word: words.FromLead) -> None:
         match word:
-            case words.Claimed():
-                parts.claims.told(word.store_term)
             case words.Snap():
                 parts.saver.snap(word)
             case words.GiveUp():

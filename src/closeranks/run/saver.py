@@ -76,6 +76,8 @@ class Saver:
     async def take_role(self) -> None:
         """What this node does may have changed: have the keeper for it, or none."""
         async with self._changing:
+            if self._role is not self._circle.role:
+                self._waiting.clear()  # of the lead before, who commits no more
             pause_s = _AGAIN_S
             while self._role is not self._circle.role and self._context.ending is None:
                 await self.link.drop()
