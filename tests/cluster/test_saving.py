@@ -304,8 +304,21 @@ def test_ranks_leave_when_the_last_state_is_copied_everywhere():
     assert LeaveNow() not in lead.circle.said
     lead.deliver(snap, "n1")
     assert lead.circle.said[-1] == LeaveNow()
-    lead.saves.leave_again()
+    lead.saves.back("n1")
     assert lead.circle.said[-2:] == [LeaveNow(), LeaveNow()]
+
+
+def test_a_snapshot_of_which_a_node_may_not_have_heard_is_asked_for_again():
+    lead = Lead()
+    lead.close_steps(9)
+    lost = lead.circle.last(Snap)
+    lead.deliver(lost, "n0")
+    lead.saves.back("n0")
+    assert lead.circle.last(Snap) == lost, "it has delivered"
+    lead.saves.back("n1")
+    assert lead.circle.last(GiveUp).save == lost.save
+    lead.close_steps(lead.step + 1)
+    assert lead.circle.last(Snap).save > lost.save
 
 
 class Disowned:

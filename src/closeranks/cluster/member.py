@@ -23,7 +23,7 @@ from closeranks.cluster.saving_circle import NodesCircle
 from closeranks.cluster.term_stores import TermStores
 from closeranks.decide import allegiance
 from closeranks.decide.allegiance import Accepted, Allegiance, Order
-from closeranks.decide.protocol import Decision, EndRun, Fact, Isolate, StepDone, StopAsked, Tick
+from closeranks.decide.protocol import Decision, EndRun, Fact, Isolate, StartGroup, StepDone, StopAsked, Tick
 from closeranks.events import CoordinatorFollowed, CoordinatorLost, NodeStarted
 from closeranks.nodes import words
 from closeranks.nodes.calling import Caller, Hearer, Missed
@@ -151,6 +151,8 @@ class Member:
             self._stores.announced = word.store
         self._known.told(word.decision)
         self.circle.seated(word.places)
+        if isinstance(word.decision, StartGroup):
+            self._closed, self._closed_step = [], -1  # steps of another group say nothing about this one
         self._parts.carry.stamp = word.stamp
         self._context.carry_out(word.decision)
 

@@ -10,12 +10,11 @@ from closeranks.checkpoint.problems import CheckpointProblem
 from closeranks.checkpoint.stores.opening import open_store
 
 
-def disown(url: str, attempt: str, writers: Iterable[int], problem: str) -> str:
-    """Nobody has to wait for these writers of an attempt any more. Blocks; why it could not be said, "" if it was."""
-    try:
-        with contextlib.closing(open_store(url)) as store:
-            for writer in writers:
-                publish_failure(store, attempt, writer, problem)
-    except CheckpointProblem as trouble:
-        return str(trouble)
-    return ""
+def disown(url: str, attempt: str, writers: Iterable[int], problem: str) -> None:
+    """Nobody has to wait for these writers of an attempt any more. Blocks.
+
+    A store that does not take it is one that takes no saves either, and those who save to it have told so.
+    """
+    with contextlib.suppress(CheckpointProblem), contextlib.closing(open_store(url)) as store:
+        for writer in writers:
+            publish_failure(store, attempt, writer, problem)

@@ -185,7 +185,7 @@ class Keeping:
                 self._loading.heard(node, word)
             case words.Back():
                 self._loading.again()
-                parts.saves.leave_again()
+                parts.saves.back(node)
 
     # --- decisions ----------------------------------------------------------------------------------------------
 

@@ -124,8 +124,11 @@ class Saves:
         self._bring_to_store(step)
         self._leave_if_copied()
 
-    def leave_again(self) -> None:
-        """Somebody may not have heard it."""
+    def back(self, node: str) -> None:
+        """A node was out of reach: what it was told, or said, may be lost."""
+        asked = self._asked
+        if asked is not None and node not in asked.delivered:
+            self._give_up(asked, f"{node} was out of reach")
         if self._left:
             self._circle.tell_all(LeaveNow())
 

@@ -47,7 +47,7 @@ class Works:
         self._failed = failed
         self._works: dict[int, Work] = {}  # by number
         self._last: dict[str, Last] = {}  # by tier, where several keepers have to agree on what is due
-        self._telling: set[asyncio.Task[str]] = set()
+        self._telling: set[asyncio.Task[None]] = set()
 
     def clear(self) -> None:
         """They are not ours any more."""
@@ -168,9 +168,4 @@ class Works:
         url = self._context.options.store or ""
         task = asyncio.ensure_future(asyncio.to_thread(disown, url, attempt, writers, problem))
         self._telling.add(task)
-        task.add_done_callback(self._told)
-
-    def _told(self, task: asyncio.Task[str]) -> None:
-        self._telling.discard(task)
-        if not task.cancelled() and (trouble := task.result()):
-            self._context.say(f"closeranks: {trouble}")
+        task.add_done_callback(self._telling.discard)
