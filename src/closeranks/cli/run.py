@@ -108,6 +108,7 @@ def main(argv: Sequence[str]) -> int:
         options = _with_absolute_paths(parse(argv, _earlier, _slurm))
         _require_target(options)
         _require_files(options)
+        _require_identity(options)
         folder = _folder(options, tuple(argv))
     except HelpAsked:
         sys.stdout.write(HELP)
@@ -157,6 +158,8 @@ def _with_absolute_paths(options: RunOptions) -> RunOptions:
         resume=resume if resume in (None, AUTO) else str(Path(resume).absolute()),
         tiers=None if options.tiers is None else str(Path(options.tiers).absolute()),
         reliability=None if options.reliability is None else str(Path(options.reliability).absolute()),
+        domains=None if options.domains is None else str(Path(options.domains).absolute()),
+        token_file=None if options.token_file is None else str(Path(options.token_file).absolute()),
     )
 
 
@@ -172,6 +175,18 @@ def _require_files(options: RunOptions) -> None:
         raise UsageError(f"{error.filename}: {error.strerror}") from None
     except ValueError as error:  # TiersError and those of the file of closeranks fit
         raise UsageError(str(error)) from None
+
+
+def _require_identity(options: RunOptions) -> None:
+    """What a node of several needs to be one is said before anything is started."""
+    if options.nnodes == 1:
+        return
+    from closeranks.cluster.identity import IdentityProblem, identity_of  # what one node alone does not need
+
+    try:
+        identity_of(options, os.environ)
+    except IdentityProblem as problem:
+        raise UsageError(str(problem)) from None
 
 
 def _require_target(options: RunOptions) -> None:

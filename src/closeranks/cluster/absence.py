@@ -197,6 +197,7 @@ class Absences:
             while attendee.gone_s is not None and attendee.introduction is not None and not attendee.certain:
                 introduction = attendee.introduction
                 address = words.Address(host=introduction.host, port=introduction.probe_port)
+                attendee.opinions.clear()  # what was found before says nothing of now
                 for witness in self._witnesses(attendee.node):
                     nonce = next(self._nonces)
                     self._asked[nonce] = attendee.node
