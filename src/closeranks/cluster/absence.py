@@ -29,7 +29,7 @@ from closeranks.nodes.probes import Finding, Life, Probed, Supervisor, judge, ke
 from closeranks.run.options import RunOptions
 
 _PROBE_S: Final = 1.0
-_PROBE_AGAIN_S: Final = 0.5
+_PROBE_AGAIN_S: Final = 0.2
 _WITNESSES: Final = 2
 _GRANTS_KEPT: Final = 64
 _FLOOR_BEATS: Final = 3.0  # a silence of fewer beats is never suspicious
