@@ -32,7 +32,7 @@ from closeranks.decide.protocol import (
 from closeranks.decide.state import Stage
 from closeranks.nodes import words
 from closeranks.nodes.words import Address, Beat, ClosedHere, SeatSign
-from closeranks.signs import Doing
+from closeranks.signs import Doing, Reading
 from closeranks.vitals import Vitals, create_memfd
 
 # --- what a supervisor knows of its processes -------------------------------------------------------------------
@@ -136,8 +136,9 @@ def test_a_new_coordinator_counts_on_from_what_all_have_closed():
 
 
 def sign(moved_ns: int) -> SeatSign:
-    numbers = {name: 0 for name in SeatSign.__struct_fields__ if name != "asked"}
-    return SeatSign(**{**numbers, "proc": 3, "seat": 2, "moved_ns": moved_ns, "doing": int(Doing.FORWARD)}, asked=False)
+    numbers = dict.fromkeys(Reading._fields, 0)
+    reading = Reading(**{**numbers, "moved_ns": moved_ns, "doing": Doing.FORWARD})
+    return SeatSign(proc=3, seat=2, asked=False, reading=reading)
 
 
 def test_a_delayed_beat_does_not_look_like_a_move():
