@@ -73,6 +73,8 @@ several nodes (the same command on each; docs/nodes.md):
                         without an authority: where the node of rank 0 leads; its loss ends the run
   --interface NAME|ADDR network to the other nodes (default: the route to the authority or the endpoint)
   --token-file FILE     secret of the run, at least 16 characters (default: CLOSERANKS_TOKEN)
+  --tls-cert FILE, --tls-key FILE, --tls-ca FILE
+                        encrypt what nodes say to each other; each node shows a certificate of that CA
   --domains FILE        failure domains of the nodes: spares are chosen across them
   --on-partition replace|wait
                         seats of a node that is out of reach are given to others once that is safe, or kept for it
@@ -152,14 +154,13 @@ def _earlier(folder: str) -> RunOptions:
 def _with_absolute_paths(options: RunOptions) -> RunOptions:
     """A run is resumed from anywhere: what names a place on this machine must not depend on where one stands."""
     store, resume = options.store, options.resume
+    files = ("tiers", "reliability", "domains", "token_file", "tls_cert", "tls_key", "tls_ca")
+    given = {name: path for name in files if (path := getattr(options, name)) is not None}
     return msgspec.structs.replace(
         options,
         store=store if store is None or "://" in store else str(Path(store).absolute()),
         resume=resume if resume in (None, AUTO) else str(Path(resume).absolute()),
-        tiers=None if options.tiers is None else str(Path(options.tiers).absolute()),
-        reliability=None if options.reliability is None else str(Path(options.reliability).absolute()),
-        domains=None if options.domains is None else str(Path(options.domains).absolute()),
-        token_file=None if options.token_file is None else str(Path(options.token_file).absolute()),
+        **{name: str(Path(path).absolute()) for name, path in given.items()},
     )
 
 

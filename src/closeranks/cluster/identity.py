@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from closeranks.launch.domains import DomainsFile, DomainsProblem, domains_of
 from closeranks.nodes.handshake import Keys, TokenProblem, read_token
 from closeranks.nodes.interfaces import InterfaceProblem, own_address
+from closeranks.nodes.tls import Tls, TlsFiles, TlsProblem, contexts
 from closeranks.nodes.words import Address
 from closeranks.run.options import STORE_AUTHORITY, RunOptions
 
@@ -46,7 +47,8 @@ def identity_of(options: RunOptions, environment: Mapping[str, str]) -> Identity
         token = read_token(environment, None if options.token_file is None else Path(options.token_file))
         host = own_address(_towards(options), options.interface or "")
         domains = domains_of(options.node, hostname, _domains_file(options), environment)
-    except (TokenProblem, InterfaceProblem, DomainsProblem) as problem:
+        tls = _tls(options)
+    except (TokenProblem, InterfaceProblem, DomainsProblem, TlsProblem) as problem:
         raise IdentityProblem(str(problem)) from problem
     return Identity(
         run=options.run_id or "",
@@ -56,8 +58,15 @@ def identity_of(options: RunOptions, environment: Mapping[str, str]) -> Identity
         host=host,
         hostname=hostname,
         domains=domains,
-        keys=Keys(token),
+        keys=Keys(token, tls),
     )
+
+
+def _tls(options: RunOptions) -> Tls | None:
+    cert, key, ca = options.tls_cert, options.tls_key, options.tls_ca
+    if cert is None or key is None or ca is None:
+        return None
+    return contexts(TlsFiles(Path(cert), Path(key), Path(ca)))
 
 
 def _domains_file(options: RunOptions) -> DomainsFile | None:
