@@ -15,6 +15,7 @@ from closeranks.nodes.calling import Caller, Hearer, Missed
 from closeranks.nodes.handshake import Keys
 from closeranks.nodes.link import Connection, Ears, End
 from closeranks.nodes.words import Address, Beat, FromCoordinator, Granted, Introduction, SeatSign
+from closeranks.signs import Doing, Reading
 
 SEATS = 8
 
@@ -59,27 +60,27 @@ class Node:
         asyncio.get_running_loop().call_later(self._beat_s, self._beat, connection)
 
     def _signs(self) -> tuple[SeatSign, ...]:
-        number, now_ns = self._number, time.monotonic_ns()
+        number = self._number
+        reading = Reading(
+            moved_ns=time.monotonic_ns() - 12_300_000,
+            doing=Doing.FORWARD,
+            term=4,
+            step=number,
+            attempt=number + 7,
+            closed_step=number - 1,
+            entered=40 * number,
+            returned=40 * number,
+            operation=5,
+            operation_bytes=26_214_400,
+            section_hash=0,
+            own_ns=187_000_000,
+            loss=2.7183,
+            grad_norm=1.4142,
+            rehearsed_ns=310_000_000,
+        )
+        first = SEATS * self._rank
         return tuple(
-            SeatSign(
-                proc=1000 + seat,
-                seat=seat,
-                moved_ns=now_ns - 12_300_000,
-                doing=3,
-                term=4,
-                step=number,
-                attempt=number + 7,
-                closed_step=number - 1,
-                entered=40 * number,
-                returned=40 * number,
-                operation=5,
-                operation_bytes=26_214_400,
-                section_hash=0,
-                own_ns=187_000_000,
-                rehearsed_ns=310_000_000,
-                asked=False,
-            )
-            for seat in range(SEATS * self._rank, SEATS * self._rank + SEATS)
+            SeatSign(proc=1000 + seat, seat=seat, asked=False, reading=reading) for seat in range(first, first + SEATS)
         )
 
     def _hear(self, word: Granted) -> None:

@@ -55,7 +55,8 @@ def test_every_flag_that_is_named_exists_in_some_command():
     known = {flag for verb in VERBS if verb != "run" for flag in flags_of(verb)}
     for flag in set(re.findall(r"`(--[a-z-]+)", README + DRILLS + GUARANTEES)) - known:
         value = {"--on-incident": "true", "--keep": "last=5"}.get(flag, "5")
-        assert parse(["--store", "ckpt", flag, value, "t.py"], lambda _: RunOptions(target="t.py")).target == "t.py"
+        nodes = ["--nnodes", "2", "--run-id", "r"]
+        assert parse([*nodes, "--store", "ckpt", flag, value, "t.py"], lambda _: RunOptions(target="t.py"))
 
 
 def test_the_first_screen_is_a_sentence_a_command_and_its_output():

@@ -1,8 +1,8 @@
 """The vitals page: what a worker shows of itself, in shared memory, without a socket or a lock.
 
-One page per process. The training thread writes, the supervisor reads; a field is one aligned 8-byte word, so a
-reader sees either the old or the new value of it. Times are CLOCK_MONOTONIC nanoseconds, which all processes of a
-node share. The page outlives its writer: the supervisor holds the memfd.
+One page per process. The training thread writes, the supervisor reads (and writes one word); a field is one aligned
+8-byte word, so a reader sees either the old or the new value of it. Times are CLOCK_MONOTONIC nanoseconds, which all
+processes of a node share. The page outlives its writer: the supervisor holds the memfd.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Field(IntEnum):
     GRAD_NORM = 26  # bits of a float64
     GROUP_HASH = 27  # which process group the last collective belongs to
     REHEARSED_NS = 28  # duration of the last rehearsal step
+    LEASED_NS = 29  # the process may act until then; 0: for ever. The one word that the supervisor writes
     RING = 32
 
 
@@ -80,6 +81,16 @@ class Vitals:
         self.term = 0
         self._entered = 0
         self._head = 0
+
+    def lease(self, until_ns: int) -> None:
+        """By the supervisor: no update may begin after this, whatever becomes of the supervisor meanwhile."""
+        self.words[Field.LEASED_NS] = until_ns
+
+    @property
+    def may_act(self) -> bool:
+        """Whether an update may begin now."""
+        leased_ns = self.words[29]
+        return leased_ns == 0 or time.monotonic_ns() < leased_ns
 
     def close(self) -> None:
         """Unmap. The object cannot be used afterwards."""

@@ -68,7 +68,8 @@ def test_a_killed_keeper_is_an_error_on_every_rank_at_the_next_save_and_the_one_
         first, second, third, at_close = heard
         assert (first, third, at_close) == ("", "", "")
         assert second.startswith("SaveFailed")
-        assert "was killed by SIGKILL" in second
+        # Who is heard first names it: its own rank, or the lead, which waits for what it was to write.
+        assert "was killed by SIGKILL" in second or "writer 1 of another node failed" in second
 
 
 def test_a_killed_keeper_is_an_error_on_every_rank_at_close(pool: Pool, tmp_path: Path) -> None:

@@ -20,11 +20,23 @@ def join(node, slots=2):
 
 def test_the_group_is_started_when_the_last_node_joins_and_seats_follow_the_order_of_ranks():
     settings = Settings(seats=6, nodes_needed=3)
-    state, decided = told(settings, (0, join("n10")), (1, Begun()), (2, join("n0")), (3, join("n2")))
+    facts = [(0, join("n10")), (1, Begun()), (2, join("n0")), (3, join("n2")), (11, Tick())]
+    state, decided = told(settings, *facts)
     (start,) = [d for d in decided if isinstance(d, StartGroup)]
     assert start.nodes == ("n0", "n0", "n2", "n2", "n10", "n10")
     assert start.procs == (1, 2, 3, 4, 5, 6)
     assert state.life is Life.JOINING
+
+
+def test_a_quick_spare_node_does_not_take_the_seats_of_one_that_is_meant_to_hold_them():
+    settings = Settings(seats=2, nodes_needed=2)
+    facts = [(0, Begun()), (1, join("n2")), (2, join("n0")), (3, Tick())]
+    state, decided = told(settings, *facts)
+    assert (state.life, decided) == (Life.ASSEMBLING, [])
+    _, decided = told(settings, *facts, (4, join("n1")))
+    assert [d.nodes for d in decided if isinstance(d, StartGroup)] == [("n0", "n1")]
+    _, decided = told(settings, *facts, (10, Tick()))  # it does not come
+    assert [d.nodes for d in decided if isinstance(d, StartGroup)] == [("n0", "n2")]
 
 
 def test_nodes_that_joined_before_the_beginning_count():

@@ -27,7 +27,7 @@ def test_a_node_is_frozen_thawed_and_killed_with_all_its_descendants(tmp_path):
     with Stand(("n0", "n1")) as stand:
         for node in stand.nodes:
             stand.start(node, ["sh", "-c", FAMILY], tmp_path / node)
-        assert eventually(lambda: all(len(stand.processes(node, "sleep 1000")) >= 3 for node in stand.nodes), 10)
+        assert eventually(lambda: all(len(stand.pids(node)) == 4 for node in stand.nodes), 10)
         pids = stand.pids("n0")
         stand.freeze("n0")
         assert all(read_stat(pid).state == "T" for pid in pids)

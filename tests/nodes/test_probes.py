@@ -1,6 +1,7 @@
 import asyncio
 import itertools
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from tests.nodes.stand import ANYWHERE, KEYS, until
 
 from closeranks.nodes.command_probe import CommandProbe
 from closeranks.nodes.handshake import Keys
-from closeranks.nodes.probes import Finding, Life, Probed, Supervisor, answer_probes, judge, probe
+from closeranks.nodes.link import Ended
+from closeranks.nodes.probes import Finding, Life, Probed, Supervisor, answer_probes, judge, keep_vigil, probe
 from closeranks.nodes.words import Address
 
 OWN = Supervisor("n1", "00000000000000aa")
@@ -32,6 +34,34 @@ def test_a_supervisor_that_was_started_anew_says_that_the_old_one_has_ended():
     probed = found(Supervisor("n1", "00000000000000bb"))
     assert probed.finding is Finding.OTHER_BOOT
     assert "boot 00000000000000aa of n1" in probed.detail
+
+
+def test_a_vigil_is_hung_up_by_the_end_of_the_process():
+    async def end_of_a_process():
+        code = f"""
+import asyncio
+from closeranks.nodes.handshake import Keys
+from closeranks.nodes.link import Ended
+from closeranks.nodes.probes import Supervisor, answer_probes
+from closeranks.nodes.words import Address
+
+async def main():
+    listener = await answer_probes(Address(host="127.0.0.1", port=0), Keys({KEYS.token!r}), Supervisor("n1", "b"))
+    print(listener.address.port, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+        port = int(await process.stdout.readline())
+        ended = asyncio.get_running_loop().create_future()
+        await keep_vigil(Address(host="127.0.0.1", port=port), KEYS, ended.set_result, 5.0)
+        process.kill()
+        end = await asyncio.wait_for(ended, 10.0)
+        await process.wait()
+        return end
+
+    assert asyncio.run(end_of_a_process()).how is Ended.HUNG_UP
 
 
 def test_another_node_at_that_address_says_nothing_of_the_one_before():

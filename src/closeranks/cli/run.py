@@ -73,6 +73,8 @@ several nodes (the same command on each; docs/nodes.md):
                         without an authority: where the node of rank 0 leads; its loss ends the run
   --interface NAME|ADDR network to the other nodes (default: the route to the authority or the endpoint)
   --token-file FILE     secret of the run, at least 16 characters (default: CLOSERANKS_TOKEN)
+  --tls-cert FILE, --tls-key FILE, --tls-ca FILE
+                        encrypt what nodes say to each other; each node shows a certificate of that CA
   --domains FILE        failure domains of the nodes: spares are chosen across them
   --on-partition replace|wait
                         seats of a node that is out of reach are given to others once that is safe, or kept for it
@@ -108,6 +110,7 @@ def main(argv: Sequence[str]) -> int:
         options = _with_absolute_paths(parse(argv, _earlier, _slurm))
         _require_target(options)
         _require_files(options)
+        _require_identity(options)
         folder = _folder(options, tuple(argv))
     except HelpAsked:
         sys.stdout.write(HELP)
@@ -151,12 +154,13 @@ def _earlier(folder: str) -> RunOptions:
 def _with_absolute_paths(options: RunOptions) -> RunOptions:
     """A run is resumed from anywhere: what names a place on this machine must not depend on where one stands."""
     store, resume = options.store, options.resume
+    files = ("tiers", "reliability", "domains", "token_file", "tls_cert", "tls_key", "tls_ca")
+    given = {name: path for name in files if (path := getattr(options, name)) is not None}
     return msgspec.structs.replace(
         options,
         store=store if store is None or "://" in store else str(Path(store).absolute()),
         resume=resume if resume in (None, AUTO) else str(Path(resume).absolute()),
-        tiers=None if options.tiers is None else str(Path(options.tiers).absolute()),
-        reliability=None if options.reliability is None else str(Path(options.reliability).absolute()),
+        **{name: str(Path(path).absolute()) for name, path in given.items()},
     )
 
 
@@ -172,6 +176,18 @@ def _require_files(options: RunOptions) -> None:
         raise UsageError(f"{error.filename}: {error.strerror}") from None
     except ValueError as error:  # TiersError and those of the file of closeranks fit
         raise UsageError(str(error)) from None
+
+
+def _require_identity(options: RunOptions) -> None:
+    """What a node of several needs to be one is said before anything is started."""
+    if options.nnodes == 1:
+        return
+    from closeranks.cluster.identity import IdentityProblem, identity_of  # what one node alone does not need
+
+    try:
+        identity_of(options, os.environ)
+    except IdentityProblem as problem:
+        raise UsageError(str(problem)) from None
 
 
 def _require_target(options: RunOptions) -> None:

@@ -7,6 +7,7 @@ and the time in which it ends what acts without one, have run out by any clock.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Callable
@@ -22,12 +23,13 @@ from closeranks.detect import heartbeat
 from closeranks.detect.heartbeat import Bounds, Pulse
 from closeranks.nodes import words
 from closeranks.nodes.command_probe import CommandProbe
+from closeranks.nodes.handshake import NotProved
 from closeranks.nodes.link import End, Ended
-from closeranks.nodes.probes import Finding, Life, Probed, Supervisor, judge, probe
+from closeranks.nodes.probes import Finding, Life, Probed, Supervisor, judge, keep_vigil, probe
 from closeranks.run.options import RunOptions
 
 _PROBE_S: Final = 1.0
-_PROBE_AGAIN_S: Final = 0.5
+_PROBE_AGAIN_S: Final = 0.2
 _WITNESSES: Final = 2
 _GRANTS_KEPT: Final = 64
 _FLOOR_BEATS: Final = 3.0  # a silence of fewer beats is never suspicious
@@ -52,6 +54,7 @@ class Absences:
         self._nonces = itertools.count(1)
         self._asked: dict[int, str] = {}
         self._probing: dict[str, asyncio.Task[None]] = {}
+        self._vigils: set[asyncio.Task[None]] = set()  # that are being begun
         self.has_room: Callable[[str], bool] = lambda _: True
         self.silent: Callable[[Attendee, str], None] = lambda _attendee, _reason: None
         self.back: Callable[[Attendee], None] = lambda _: None  # it beats again, over the same connection
@@ -78,9 +81,27 @@ class Absences:
     def reported(self, attendee: Attendee) -> None:
         """It follows this leader, and no other any more."""
         now_s = time.monotonic()
+        if attendee.follows_s is None:
+            self._vigils.add(task := asyncio.get_running_loop().create_task(self._keep_vigil(attendee)))
+            task.add_done_callback(self._vigils.discard)
         attendee.follows_s = attendee.follows_s or now_s
         attendee.granted_s = max(attendee.granted_s, now_s)
         attendee.grants_s.clear()
+
+    async def _keep_vigil(self, attendee: Attendee) -> None:
+        """Be told by the kernel when its process ends."""
+
+        def ended(end: End) -> None:
+            if end.how is Ended.HUNG_UP:
+                attendee.hung_up = True
+                if self._attendees.get(attendee.node) is attendee:
+                    self._missing(attendee, "its process hung up")
+
+        introduction = attendee.introduction
+        if introduction is not None:
+            address = words.Address(host=introduction.host, port=introduction.probe_port)
+            with contextlib.suppress(OSError, NotProved):  # without a vigil its end is found in other ways
+                attendee.vigil = await keep_vigil(address, self._identity.keys, ended, _PROBE_S)
 
     def beat(self, attendee: Attendee, beat: words.Beat, *, granted: bool) -> None:
         """It beats, and is granted another while or not."""
@@ -99,7 +120,7 @@ class Absences:
 
     def hung_up(self, attendee: Attendee, end: End) -> None:
         """Its connection ended."""
-        attendee.hung_up = end.how is Ended.HUNG_UP
+        attendee.hung_up = attendee.hung_up or end.how is Ended.HUNG_UP
         self._missing(attendee, f"its connection ended ({end})")
 
     def said_farewell(self, attendee: Attendee, reason: str) -> None:
@@ -197,6 +218,7 @@ class Absences:
             while attendee.gone_s is not None and attendee.introduction is not None and not attendee.certain:
                 introduction = attendee.introduction
                 address = words.Address(host=introduction.host, port=introduction.probe_port)
+                attendee.opinions.clear()  # what was found before says nothing of now
                 for witness in self._witnesses(attendee.node):
                     nonce = next(self._nonces)
                     self._asked[nonce] = attendee.node

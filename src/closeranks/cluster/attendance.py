@@ -28,13 +28,20 @@ class Attendee:
     gone_s: float | None = None  # since when it has not been heard
     certain: str = ""  # why it can never act again
     missing: str = ""  # what is known of its absence
-    hung_up: bool = False  # its last connection was ended in order, or by the end of its process
+    hung_up: bool = False  # a connection of its was ended in order, as by the end of its process
+    vigil: Connection | None = None  # an idle connection, whose end tells that of the process
     opinions: dict[str, Probed] = field(default_factory=dict)  # of second paths: whose, and what was found
 
     @property
     def heard(self) -> bool:
         """Whether it can be talked to."""
         return self.connection is not None and self.gone_s is None
+
+    def part(self, reason: str) -> None:
+        """Cut what connects us."""
+        for connection in (self.connection, self.vigil):
+            if connection is not None:
+                connection.abort(reason)
 
     def send(self, word: words.FromCoordinator) -> None:
         """Say it, if there is a connection."""

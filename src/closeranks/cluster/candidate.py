@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import sys
@@ -19,7 +20,7 @@ from closeranks.authority.opening import open_register
 from closeranks.authority.register import Register, RegisterError, RegisterRefused
 from closeranks.cluster import aside
 from closeranks.cluster.coordinator import Coordinator
-from closeranks.cluster.identity import Identity, identity_of, meeting_point
+from closeranks.cluster.identity import Identity, IdentityProblem, identity_of, meeting_point
 from closeranks.cluster.tenure import Deposed, Seat, Tenure
 from closeranks.decide.leadership import Around, Candidacy, Choice, Contend, Follow, Lead, Over, StepDown
 from closeranks.nodes import words
@@ -206,9 +207,11 @@ def main(argv: list[str]) -> int:
     """Be the candidate of one node; the exit code is only for a person who looks."""
     if not die_with_parent(int(argv[2]), signal.SIGKILL):
         return 1
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection for each node of a large job
     try:
         asyncio.run(_be(argv))
-    except (OSError, RegisterError, RegisterRefused) as error:
+    except (OSError, RegisterError, RegisterRefused, IdentityProblem) as error:
         sys.stderr.write(f"{error}\n")
         return _EXIT_USAGE
     return 0

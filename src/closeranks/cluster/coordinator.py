@@ -95,8 +95,7 @@ class Coordinator:
     def let_go(self) -> None:
         """We lead no longer: every node has to look for somebody else."""
         for attendee in self._attendees.values():
-            if attendee.connection is not None:
-                attendee.connection.abort("this coordinator leads no longer")
+            attendee.part("this coordinator leads no longer")
 
     # --- nodes --------------------------------------------------------------------------------------------------
 
@@ -248,8 +247,7 @@ class Coordinator:
         """It is certain that nothing of this node acts any more."""
         self._attendees.pop(attendee.node, None)
         self._progress.forget(attendee.node)
-        if attendee.connection is not None:
-            attendee.connection.abort(f"given up: {reason}")
+        attendee.part(f"given up: {reason}")
         self._note(NodeGone(node=attendee.node, boot=attendee.boot, detail=reason))
         self._feed(NodeLost(node=attendee.node, detail=reason, hopeless=hopeless))
 

@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from closeranks.nodes.handshake import Keys, read_token
-from closeranks.nodes.interfaces import own_address
+from closeranks.launch.domains import DomainsFile, DomainsProblem, domains_of
+from closeranks.nodes.handshake import Keys, TokenProblem, read_token
+from closeranks.nodes.interfaces import InterfaceProblem, own_address
+from closeranks.nodes.tls import Tls, TlsFiles, TlsProblem, contexts
 from closeranks.nodes.words import Address
 from closeranks.run.options import STORE_AUTHORITY, RunOptions
 
 _ANYWHERE = Address(host="192.0.2.1", port=9)  # of a network for documentation: the default route leads there
+
+
+class IdentityProblem(Exception):
+    """This node cannot say who it is; nothing was started."""
 
 
 class Identity(NamedTuple):
@@ -34,20 +40,43 @@ def identity_of(options: RunOptions, environment: Mapping[str, str]) -> Identity
     """Who this process is.
 
     Raises:
-        TokenProblem, InterfaceProblem: what is missing, and the way out.
+        IdentityProblem: what is missing or wrong, and the way out.
     """
-    token = read_token(environment, None if options.token_file is None else Path(options.token_file))
-    host = own_address(_towards(options), options.interface or "")
+    hostname = socket.gethostname()
+    try:
+        token = read_token(environment, None if options.token_file is None else Path(options.token_file))
+        host = own_address(_towards(options), options.interface or "")
+        domains = domains_of(options.node, hostname, _domains_file(options), environment)
+        tls = _tls(options)
+    except (TokenProblem, InterfaceProblem, DomainsProblem, TlsProblem) as problem:
+        raise IdentityProblem(str(problem)) from problem
     return Identity(
         run=options.run_id or "",
         node=options.node,
         rank=options.node_rank,
         boot=secrets.token_hex(8),
         host=host,
-        hostname=socket.gethostname(),
-        domains={},
-        keys=Keys(token),
+        hostname=hostname,
+        domains=domains,
+        keys=Keys(token, tls),
     )
+
+
+def _tls(options: RunOptions) -> Tls | None:
+    cert, key, ca = options.tls_cert, options.tls_key, options.tls_ca
+    if cert is None or key is None or ca is None:
+        return None
+    return contexts(TlsFiles(Path(cert), Path(key), Path(ca)))
+
+
+def _domains_file(options: RunOptions) -> DomainsFile | None:
+    if options.domains is None:
+        return None
+    path = Path(options.domains)
+    try:
+        return DomainsFile(path.name, path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise IdentityProblem(f"--domains {path}: cannot be read: {error}") from error
 
 
 def meeting_point(options: RunOptions) -> Address | None:

@@ -318,6 +318,7 @@ class Member:
             now_s = time.monotonic()
             if self._welcome is not None and now_s >= self._next_beat_s:
                 self._send_beat(now_s)
+            self._lease()
             self._obey_standing(now_s)
             if not self._elected and self._context.ending is None and now_s - self._led_s > self._patience_s():
                 self._give_up(now_s)
@@ -368,6 +369,12 @@ class Member:
         if order is Order.FENCE and self._order is not Order.FENCE:
             self._fence()
         self._order = order
+
+    def _lease(self) -> None:
+        """Workers hold to the grant by themselves: this process may be frozen when it runs out."""
+        until_ns = max(1, int(max(0.0, self._allegiance.until_s) * 1e9))
+        for worker in self._context.living():
+            worker.page.lease(until_ns)
 
     def _interrupt(self) -> None:
         acting = self._known.acting()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from closeranks.decide.protocol import StepDone
 from closeranks.nodes.words import Beat, ClosedHere, SeatSign
-from closeranks.signs import Doing, Reading
+from closeranks.signs import Reading
 
 _KEPT = 4096  # closed steps of a node that wait for the others
 
@@ -82,25 +82,5 @@ class Signs:
             shift_ns, signs = self._signs.get(node, (0, ()))
             for sign in signs:
                 if procs.get(sign.proc) == sign.seat and not sign.asked:
-                    found[sign.proc] = _reading(sign, shift_ns)
+                    found[sign.proc] = sign.reading._replace(moved_ns=sign.reading.moved_ns + shift_ns)
         return found
-
-
-def _reading(sign: SeatSign, shift_ns: int) -> Reading:
-    return Reading(
-        moved_ns=sign.moved_ns + shift_ns,
-        doing=Doing(sign.doing),
-        term=sign.term,
-        step=sign.step,
-        attempt=sign.attempt,
-        closed_step=sign.closed_step,
-        entered=sign.entered,
-        returned=sign.returned,
-        operation=sign.operation,
-        operation_bytes=sign.operation_bytes,
-        section_hash=sign.section_hash,
-        own_ns=sign.own_ns,
-        loss=0.0,
-        grad_norm=0.0,
-        rehearsed_ns=sign.rehearsed_ns,
-    )

@@ -25,13 +25,25 @@ def assemble(turn: Turn) -> None:
 
 def _start_when_assembled(turn: Turn) -> None:
     state = turn.state
-    if membership.layout(state) is not None:
+    if membership.layout(state) is not None and (_first_are_there(state) or _waited(turn)):
         membership.start_group(turn, Origin.NOTHING if state.saved_step is None else Origin.NEWEST)
 
 
+def _first_are_there(state: State) -> bool:
+    """The nodes that are meant to hold seats, and not a spare one that was quicker."""
+    return all(f"n{k}" in state.nodes for k in range(state.settings.nodes_needed))
+
+
+def _waited(turn: Turn) -> bool:
+    return turn.now_s - turn.state.since_s >= turn.state.settings.deadlines.first_nodes_s
+
+
 def assembling_late(turn: Turn) -> None:
-    """Too few nodes came in time: say which."""
+    """The first nodes are not waited for any longer where others can take their place; else say who is missing."""
     settings = turn.state.settings
+    _start_when_assembled(turn)
+    if turn.state.life is not Life.ASSEMBLING:
+        return
     if turn.now_s - turn.state.since_s >= settings.deadlines.nodes_s:
         there = ", ".join(sorted(turn.state.nodes, key=rank)) or "none"
         reason = f"{_shortage(turn.state)} within {settings.deadlines.nodes_s:g} s; there are: {there}"

@@ -30,6 +30,7 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     resume_s: float = 30.0  # until all members have opened an attempt, after they were told to go on
     join_s: float = 600.0  # from the first join to the last
     plain_settle_s: float = 10.0  # a restarted script without the library counts as recovered after this
+    first_nodes_s: float = 10.0  # from the beginning until other nodes may take the seats of the first ones
     nodes_s: float = 600.0  # from the beginning until enough nodes are there to start on
 
 

@@ -110,6 +110,27 @@ async def answer_probes(address: Address, keys: Keys, own: Supervisor) -> Listen
     return Listener(listening_socket(address), keys, PROBE, hand_out)
 
 
+async def keep_vigil(address: Address, keys: Keys, on_end: Callable[[End], None], within_s: float) -> Connection:
+    """A connection on which nothing is ever said, to be told of its end.
+
+    When a process ends, the kernel hangs its connections up in order, but resets those with bytes that were not read.
+    Here there are none: so the end of a process can be told from that of a network, whatever was under way on its link.
+
+    Raises:
+        OSError, NotProved: nobody of the run answers there.
+    """
+    connections: list[Connection] = []
+
+    def take(transport: asyncio.Transport) -> None:
+        connection = Connection(transport, _Answer, memoryview(bytearray(READ_BYTES)))
+        transport.set_protocol(connection)
+        connection.hear(Ears(lambda _answer: None, on_end))
+        connections.append(connection)
+
+    await call(address, keys, PROBE, take, within_s)
+    return connections[0]
+
+
 async def probe(address: Address, keys: Keys, wanted: Supervisor, within_s: float) -> Probed:
     """Ask who answers there, where the wanted one has last been."""
     answered: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()

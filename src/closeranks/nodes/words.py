@@ -10,6 +10,7 @@ import msgspec
 
 from closeranks.decide.protocol import Decision, Fact, KnownProc, ProcEnded
 from closeranks.events import AnyEvent, Stamp
+from closeranks.signs import Reading
 
 
 class _Word(msgspec.Struct, frozen=True, kw_only=True, tag_field="word", forbid_unknown_fields=True):
@@ -60,24 +61,12 @@ class Report(_Word, frozen=True, tag=True):
 
 
 class SeatSign(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Vitals of one seat, as in ``signs.Reading``. Times are CLOCK_MONOTONIC of its node."""
+    """Vitals of one seat. Times in the reading are CLOCK_MONOTONIC of its node."""
 
     proc: int
     seat: int
-    moved_ns: int
-    doing: int
-    term: int
-    step: int
-    attempt: int
-    closed_step: int
-    entered: int
-    returned: int
-    operation: int
-    operation_bytes: int
-    section_hash: int
-    own_ns: int
-    rehearsed_ns: int
     asked: bool  # it was told to end
+    reading: Reading
 
 
 class ClosedHere(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

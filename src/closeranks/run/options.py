@@ -104,6 +104,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     interface: str | None = None  # a name or an address; None: the route to the coordinator decides
     domains: str | None = None  # a file of failure domains
     token_file: str | None = None  # None: CLOSERANKS_TOKEN
+    tls_cert: str | None = None  # with the two that follow: connections between nodes are encrypted
+    tls_key: str | None = None
+    tls_ca: str | None = None
     on_partition: OnPartition = OnPartition.REPLACE
     node_patience_s: float = 600.0  # how long a missing node is waited for
     probe_command: str | None = None  # a second opinion on a silent node: exit code 0 up, 1 certainly down
@@ -231,6 +234,9 @@ _FLAGS: Mapping[str, _Flag] = {
     "--interface": _Flag("interface", str),
     "--domains": _Flag("domains", str),
     "--token-file": _Flag("token_file", str),
+    "--tls-cert": _Flag("tls_cert", str),
+    "--tls-key": _Flag("tls_key", str),
+    "--tls-ca": _Flag("tls_ca", str),
     "--on-partition": _Flag("on_partition", _choice(OnPartition)),
     "--node-patience": _Flag("node_patience_s", _seconds),
     "--probe-command": _Flag("probe_command", str),
@@ -373,6 +379,10 @@ def _require_meeting(options: RunOptions) -> None:
             "--nnodes above 1 needs a place where the nodes meet: --authority etcd://HOST:PORT or a shared --store, "
             "which survive the loss of any node, or --rdzv-endpoint HOST:PORT of the first node"
         )
+    files = {"--tls-cert": options.tls_cert, "--tls-key": options.tls_key, "--tls-ca": options.tls_ca}
+    missing = [flag for flag, file in files.items() if file is None]
+    if 0 < len(missing) < len(files):
+        raise UsageError(f"{', '.join(missing)}: missing; TLS between nodes needs a certificate, its key and a CA")
     if options.authority is not None and options.rdzv_endpoint is not None:
         raise UsageError("--rdzv-endpoint and --authority exclude each other: a leader is elected, or given")
 

@@ -48,7 +48,7 @@ async def _ask(worker: Worker) -> str:
 async def _dump(worker: Worker) -> str:
     """Have the signal handler write them: works under a held GIL and in a native call, not in a stopped process."""
     stat = read_stat(worker.started.pid)
-    if stat is None or stat.state in "tT":
+    if stat is None or stat.state in "tT" or not _handles(worker.started.pid):
         return ""
     fd = worker.channels.stacks
     before = os.fstat(fd).st_size
@@ -59,6 +59,16 @@ async def _dump(worker: Worker) -> str:
         if before < size == os.fstat(fd).st_size:
             break
     return os.pread(fd, os.fstat(fd).st_size - before, before).decode(errors="replace")
+
+
+def _handles(pid: int) -> bool:
+    """Whether the process has its handler: one that has just begun would be ended by the signal."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    return bool(caught & 1 << STACK_SIGNAL - 1)
 
 
 def _kernel_view(pid: int) -> str:

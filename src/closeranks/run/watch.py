@@ -66,7 +66,10 @@ class Watch:
 
     def signs(self) -> tuple[SeatSign, ...]:
         """Vitals of the seats of this node, for the coordinator."""
-        return tuple(_sign(seat, worker, reading) for seat, worker, reading in self._readings())
+        return tuple(
+            SeatSign(proc=worker.proc, seat=seat, asked=worker.asked, reading=reading)
+            for seat, worker, reading in self._readings()
+        )
 
     def quiet_s(self, now_s: float) -> float:
         """How long no process of this node has printed anything."""
@@ -186,24 +189,3 @@ class Watch:
         for captured in await asyncio.gather(*captures):
             context.note(captured)
         context.feed(fact)
-
-
-def _sign(seat: int, worker: Worker, reading: Reading) -> SeatSign:
-    return SeatSign(
-        proc=worker.proc,
-        seat=seat,
-        moved_ns=reading.moved_ns,
-        doing=int(reading.doing),
-        term=reading.term,
-        step=reading.step,
-        attempt=reading.attempt,
-        closed_step=reading.closed_step,
-        entered=reading.entered,
-        returned=reading.returned,
-        operation=reading.operation,
-        operation_bytes=reading.operation_bytes,
-        section_hash=reading.section_hash,
-        own_ns=reading.own_ns,
-        rehearsed_ns=reading.rehearsed_ns,
-        asked=worker.asked,
-    )

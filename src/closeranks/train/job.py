@@ -8,6 +8,7 @@ import hashlib
 import os
 import platform
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
+_LEASE_LOOK_S = 0.01
 
 
 class _Environment(msgspec.Struct, frozen=True):
@@ -315,6 +317,9 @@ class Job:
         if world.attempt is not Attempt.OPEN:
             return
         world.raise_if_poisoned()
+        while not world.vitals.may_act:  # our node is cut off, or its supervisor is frozen: another may sit here soon
+            time.sleep(_LEASE_LOOK_S)
+            world.raise_if_poisoned()
         world.attempt = Attempt.APPLYING
         words = world.vitals.words
         if words[Field.DOING] != Doing.STARTING:
