@@ -8,6 +8,7 @@ from world import World
 
 from closeranks.decide.budgets import Intensity, Limits
 from closeranks.decide.controller import initial, step
+from closeranks.decide.exits import SEAT_STATE_MISSING
 from closeranks.decide.protocol import (
     BeginTerm,
     Begun,
@@ -249,6 +250,23 @@ def test_a_crash_that_comes_again_at_the_same_place_and_step_stops():
     assert [e.rung for e in world.events(Decided)] == [Rung.SPARE, Rung.STOP]
     assert world.events(Diagnosed)[-1].fault == "deterministic bug"
     assert "ValueError at train.py:31 in step 10 came again" in world.ended.reason
+
+
+def test_state_that_only_the_lost_seat_had_is_no_bug_of_the_script_and_restarts_the_group():
+    # With the node of its predecessor what its seat alone held is gone, and every successor would fail alike.
+    missing = Crash(error=SEAT_STATE_MISSING, message="", where="train.py:31", step=10)
+    failures = [10, 10]
+
+    def fail(world, number):
+        if failures and number == failures[-1]:
+            failures.pop()
+            world.exit(world.occupant(number % 3).number, code=1, crash=missing)
+
+    world = world_of(3, 1)
+    world.step_hook = lambda number: fail(world, number)
+    assert world.run().ended.outcome == "completed"
+    assert [e.rung for e in world.events(Decided)] == [Rung.COLD_RESTART] * 2
+    assert not any(e.fault == "deterministic bug" for e in world.events(Diagnosed))
 
 
 def test_seats_that_fail_alike_at_once_failed_once():

@@ -10,6 +10,7 @@ from closeranks.decide.turn import Turn
 from closeranks.events import ErrorSeen
 
 _NEVER_IN_LOOP = -1
+SEAT_STATE_MISSING = "SeatStateMissing"  # the exception of a process that cannot take over what its seat alone had
 
 
 def ended(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
@@ -102,14 +103,18 @@ def _failed(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
 
 
 def _trouble(proc: Proc, fact: ProcEnded) -> Trouble:
+    # A successor that finds nothing of its seat's own state is no bug of the script: what it needs was lost, with the
+    # node of its predecessor for example, and nobody can give it.
+    orphaned = fact.crash is not None and fact.crash.error == SEAT_STATE_MISSING
+    seen = Seen.NO_DONOR if orphaned else Seen.EXIT if fact.crash is None else Seen.EXCEPTION
     return Trouble(
-        seen=Seen.EXIT if fact.crash is None else Seen.EXCEPTION,
+        seen=seen,
         detail=account(proc, fact),
         seats=() if proc.seat is None else (proc.seat,),
         proc=proc.proc,
         code=fact.code,
         signal=fact.signal,
-        crash=fact.crash,
+        crash=None if orphaned else fact.crash,
     )
 
 
