@@ -44,7 +44,6 @@ class Node:
             probe_port=40000,
             domains={"rack": f"r{self._rank // 16}"},
             hostname=f"node-{self._rank}",
-            versions={"torch": "2.13.0", "python": "3.11.7"},
         )
         connection.send(me)
         # Nodes start at any moment of the interval.

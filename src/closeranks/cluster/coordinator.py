@@ -33,6 +33,7 @@ from closeranks.decide.protocol import (
     NodeSilent,
     Note,
     PlanRestore,
+    ProcStuck,
     StartGroup,
     StateSaved,
     StepDone,
@@ -433,6 +434,17 @@ class Coordinator:
             if now_s >= next_tick_s:
                 next_tick_s = now_s + _TICK_S
                 self._feed(Tick())
+                self._hear_silence()
+
+    def _hear_silence(self) -> None:
+        """Without vitals the only sign of life is output."""
+        silent_s, allowed_s = self._progress.quiet_s, self._options.silence_s
+        if self._mind.state.library or silent_s <= allowed_s:
+            return
+        self._progress.heard_silence()
+        detail = f"no process printed anything for {silent_s:.1f} s, {allowed_s:g} s are allowed (--silence)"
+        proc = self._mind.first_member()
+        self._feed(ProcStuck(proc=proc, detail=detail, silent_s=silent_s, allowed_s=allowed_s))
 
 
 def _host_of(attendee: Attendee) -> str:

@@ -56,10 +56,9 @@ class Parts(NamedTuple):
 class Member:
     """The controller of this node's context: facts go to the leader, and its decisions come from there."""
 
-    def __init__(self, context: Context, identity: Identity, versions: dict[str, str]) -> None:
+    def __init__(self, context: Context, identity: Identity) -> None:
         self._context = context
         self._identity = identity
-        self._versions = versions
         self._elected = meeting_point(context.options) is None
         self._known = Known(identity.node)
         self._allegiance = Allegiance()
@@ -212,8 +211,6 @@ class Member:
             probe_port=self._probes.address.port,
             domains=identity.domains,
             hostname=identity.hostname,
-            versions=self._versions,
-            follows=self._allegiance.epoch if allegiance.led(self._allegiance, time.monotonic()) else 0,
         )
 
     def _report(self) -> words.Report:
@@ -222,7 +219,6 @@ class Member:
             procs=self._known.procs,
             ended=self._known.ended,
             closed_step=self._closed_step,
-            library=self._context.library,
             memo=memo,
             memo_epoch=epoch,
             memo_seq=seq,

@@ -32,6 +32,16 @@ class Progress:
         self._open_steps: dict[str, int] = {}
         self._durations_s: deque[float] = deque(maxlen=_RATES_KEPT)
         self._notes: list[AnyEvent] = []
+        self._quiet_s: dict[str, float] = {}  # by node
+
+    @property
+    def quiet_s(self) -> float:
+        """How long no process of any node has printed anything: all that scripts without the library show."""
+        return min((self._quiet_s.get(node, 0.0) for node in self._nodes), default=0.0)
+
+    def heard_silence(self) -> None:
+        """It was acted on."""
+        self._quiet_s.clear()
 
     @property
     def open_step(self) -> int:
@@ -52,6 +62,7 @@ class Progress:
         if fresh:
             self._steps.begin(set(members.nodes), -1)
             self._open_steps.clear()
+            self._quiet_s.clear()
 
     def settle(self, step: int) -> tuple[StepDone, ...]:
         """The members go on after this step."""
@@ -74,6 +85,7 @@ class Progress:
         """A node's news; the steps that are closed everywhere by it."""
         self._signs.take(node, boot, beat, time.monotonic_ns())
         self._open_steps[node] = beat.open_step
+        self._quiet_s[node] = beat.quiet_s
         done = self._steps.add(node, beat.closed)
         self._durations_s.extend(one.duration_s for one in done)
         return done

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from closeranks.decide.protocol import Decision, Fact, KnownProc, ProcEnded
-from closeranks.events import AnyEvent, Stamp
+from closeranks.events import Stamp
 from closeranks.signs import Reading
 
 
@@ -42,8 +42,6 @@ class Introduction(_Word, frozen=True, tag=True):
     probe_port: int  # where it answers probes
     domains: dict[str, str]  # level to name, e.g. {"rack": "r7"}
     hostname: str
-    versions: dict[str, str]
-    follows: int = 0  # epoch of the leader from which it still holds a grant; 0: none
 
 
 class Report(_Word, frozen=True, tag=True):
@@ -52,7 +50,6 @@ class Report(_Word, frozen=True, tag=True):
     procs: tuple[KnownProc, ...]
     ended: tuple[ProcEnded, ...]  # the last that ended here, so that an end seen by nobody is not lost
     closed_step: int  # newest step closed by all seats of this node, -1: none
-    library: bool
     memo: bytes = b""  # the newest of any leader, see Memo
     memo_epoch: int = 0
     memo_seq: int = 0
@@ -133,12 +130,6 @@ class SeatFacts(_Word, frozen=True, tag=True):
     facts: dict[str, str]
 
 
-class Spoken(_Word, frozen=True, tag=True):
-    """For every node's journal: something of general interest that happened here."""
-
-    event: AnyEvent
-
-
 class ToSavers(_Word, frozen=True, tag=True):
     """Pass this on to the saver of a node, or of every node, the sender's included."""
 
@@ -169,7 +160,6 @@ FromNode = (
     | Probed
     | Confirmed
     | SeatFacts
-    | Spoken
     | ToSavers
     | Hopeless
     | Farewell

@@ -214,7 +214,7 @@ def _member_of(context: Context) -> Member | None:
 
     identity = identity_of(options, context.environment)
     context.node = Node(identity.node, identity.rank, options.nnodes, identity.host)
-    member = Member(context, identity, _versions())
+    member = Member(context, identity)
     context.controller = member
     return member
 
