@@ -174,7 +174,11 @@ class NodeWorld(World):
             node.cut = False
             return
         node.cut = False
-        if node.name in self.state.nodes and self.state.nodes[node.name].silent:
+        if node.name in self.state.nodes:
+            if not self.state.nodes[
+                node.name
+            ].silent:  # back before anybody missed it: what it was told is lost all the same
+                self.feed(NodeSilent(node=node.name, detail="it called anew"))
             self.feed(NodeBack(node=node.name, procs=self._report(node), ended=self._tell_ended(node)))
 
     def _here(self, name: str) -> list[Sim]:
@@ -216,6 +220,8 @@ class NodeWorld(World):
 
     def _keep(self, number: int, fact: object) -> None:
         kept = self.kept[number]
+        if kept.stage == "paused" and isinstance(fact, ProcReady | ProcResumed):
+            return  # sent off before; no process says so after it has paused
         if isinstance(fact, ProcReady):
             kept.stage = "looping" if kept.stage == "building" else "warm"
         else:

@@ -1,6 +1,6 @@
 """Random lives of runs on several nodes; what must hold of every decision is checked by the world."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from node_world import NodeWorld
 from test_controller_properties import strike
@@ -65,6 +65,7 @@ def broken_world(seed: int, planned: list) -> NodeWorld:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), faults)
+@example(3, [(1.0, "kill", 0), (1.0, "kill", 1), (1.0, "silence", 0)])  # a member and the spare ended unheard
 def test_every_failure_of_nodes_and_coordinators_ends_in_progress_or_in_a_reasoned_stop(seed, planned):
     world = broken_world(seed, planned).run(horizon_s=4000.0)
     assert world.ended.reason

@@ -133,6 +133,8 @@ class Coordinator:
             reason = "the authority does not answer: only nodes that follow already are granted anything"
             connection.send(words.TurnedAway(reason=reason, final=False))
             return None
+        if known is not None:  # back before its old connection was missed: what was sent over that one may be lost
+            self._silent(known, "it called anew")
         attendee = known or Attendee(node=word.node, boot=word.boot)
         attendee.boot, attendee.introduction, attendee.connection = word.boot, word, connection
         attendee.report = None

@@ -109,7 +109,9 @@ class Known:
 
     @hear.register
     def _(self, fact: ProcResumed) -> None:
-        self._set(fact.proc, stage=Stage.LOOPING.value)
+        known = self._procs.get(fact.proc)
+        if known is not None and known.stage == Stage.RESUMING:
+            self._set(fact.proc, stage=Stage.LOOPING.value)
 
     @hear.register
     def _(self, fact: ProcFinished) -> None:

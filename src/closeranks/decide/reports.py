@@ -94,7 +94,8 @@ def meet_losses(turn: Turn, gone: list[tuple[Proc, ProcEnded]], seen: Seen, whil
     members = membership.occupants(turn.state).values()
     plain = len(lost) == 1 or all(fact.code == 0 for _, fact in lost)
     at_once = turn.state.life is not Life.LEAVING and not (plain and all(proc in members for proc, _ in lost))
-    for proc, fact in gone:
+    # Those without a seat first: a spare that has ended must not be given the seat of a member that has.
+    for proc, fact in sorted(gone, key=lambda item: item in lost):
         if turn.state.life is not Life.ENDED and not (at_once and (proc, fact) in lost):
             exits.ended(turn, turn.state.procs[proc.proc], fact)
     if not at_once or turn.state.life is Life.ENDED:
