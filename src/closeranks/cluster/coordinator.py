@@ -77,6 +77,7 @@ class Coordinator:
         self._decisions: asyncio.Queue[Decision] = asyncio.Queue()
         self._early: list[Fact] = []  # facts that came before the controller was whole
         self._stamps = itertools.count()
+        self._unheard: list[words.Do] = []  # notes that no node was there to write down
         self._over = asyncio.Event()
         self._arrived = asyncio.Event()  # a node reported before the controller was whole
         self._ending: EndRun | None = None
@@ -145,6 +146,9 @@ class Coordinator:
         connection.send(
             words.Welcome(epoch=self._epoch, leader=leader, beat_s=beat_s, term=record.term, places=record.nodes)
         )
+        unheard, self._unheard = self._unheard, []
+        for note in unheard:
+            connection.send(note)
         return attendee
 
     def _hear(self, attendee: Attendee, word: words.FromNode) -> None:
@@ -401,7 +405,11 @@ class Coordinator:
 
     def _note(self, event: AnyEvent) -> None:
         stamp = Stamp(epoch=self._epoch, seq=next(self._stamps), node=self._identity.node, at_mono_s=time.monotonic())
-        self._tell_all(words.Do(decision=Note(event=event), stamp=stamp))
+        word = words.Do(decision=Note(event=event), stamp=stamp)
+        if any(attendee.connection is not None for attendee in self._attendees.values()):
+            self._tell_all(word)
+        else:
+            self._unheard.append(word)
 
     def _tell_all(self, word: words.FromCoordinator) -> None:
         for attendee in self._attendees.values():
