@@ -30,7 +30,7 @@ def test_a_node_is_frozen_thawed_and_killed_with_all_its_descendants(tmp_path):
         assert eventually(lambda: all(len(stand.pids(node)) == 4 for node in stand.nodes), 10)
         pids = stand.pids("n0")
         stand.freeze("n0")
-        assert all(read_stat(pid).state == "T" for pid in pids)
+        assert eventually(lambda: all(read_stat(pid).state == "T" for pid in pids), 5)
         stand.thaw("n0")
         assert eventually(lambda: all(read_stat(pid).state != "T" for pid in pids), 5)
         stand.kill("n0")
