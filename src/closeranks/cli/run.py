@@ -17,7 +17,17 @@ import typer
 from closeranks.launch.slurm import SlurmProblem, slurm_defaults
 from closeranks.run.folder import FolderError, claim, default_folder, read_run_file, release
 from closeranks.run.guardian import guard
-from closeranks.run.options import AUTO, HelpAsked, RunOptions, Target, UsageError, View, parse, tiers_of
+from closeranks.run.options import (
+    AUTO,
+    STORE_AUTHORITY,
+    HelpAsked,
+    RunOptions,
+    Target,
+    UsageError,
+    View,
+    parse,
+    tiers_of,
+)
 
 EXIT_USAGE = 2
 
@@ -182,11 +192,16 @@ def _require_identity(options: RunOptions) -> None:
     """What a node of several needs to be one is said before anything is started."""
     if options.nnodes == 1:
         return
-    from closeranks.cluster.identity import IdentityProblem, identity_of  # what one node alone does not need
+    from closeranks.authority.opening import open_register  # what one node alone does not need
+    from closeranks.authority.register import RegisterRefused
+    from closeranks.checkpoint.problems import CheckpointProblem
+    from closeranks.cluster.identity import IdentityProblem, identity_of
 
     try:
         identity_of(options, os.environ)
-    except IdentityProblem as problem:
+        if options.rdzv_endpoint is None:
+            open_register(options.authority or STORE_AUTHORITY, options.run_id or "", options.store)
+    except (IdentityProblem, RegisterRefused, CheckpointProblem) as problem:
         raise UsageError(str(problem)) from None
 
 

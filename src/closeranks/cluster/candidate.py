@@ -141,7 +141,7 @@ class Candidate:
             case Follow():
                 self._tell_leader(tenure)
             case StepDown():
-                self._aloud(f"closeranks: this node's coordinator steps down: {choice.reason}")
+                self.say(f"closeranks: this node's coordinator steps down: {choice.reason}")
                 self._end_reign()
             case Over():
                 record = tenure.record
@@ -191,7 +191,8 @@ class Candidate:
 
         return Ears(turn_away, lambda _end: None)
 
-    def _aloud(self, line: str) -> None:
+    def say(self, line: str) -> None:
+        """Tell the person at the console."""
         self._link.send(aside.Aloud(line=line))
 
 
@@ -200,7 +201,12 @@ async def _be(argv: list[str]) -> None:
     options = read_run_file(folder).options
     link = socket.socket(fileno=fd)
     link.setblocking(False)
-    await Candidate(identity_of(options, os.environ), options, link).run()
+    candidate = Candidate(identity_of(options, os.environ), options, link)
+    try:
+        await candidate.run()
+    except (OSError, RegisterError, RegisterRefused) as error:
+        candidate.say(f"closeranks: this node's candidate for the lead ended: {error}")
+        raise
 
 
 def main(argv: list[str]) -> int:

@@ -84,6 +84,7 @@ class Member:
         self.failed = ""  # why this node can take no workers
         self.circle = NodesCircle(identity.node, self._say, lambda: self._order is Order.ACT)
         self.saved_step: Callable[[], int | None] = lambda: None  # newest that a restart of the group could use
+        self._said_last = ""  # by a candidate
         self._parts: Parts
 
     async def join(self, births: Births, exits: Exits, watch: Watch, carry: Carry) -> str:
@@ -172,7 +173,8 @@ class Member:
             case aside.RunOver():
                 end = EndRun(outcome=word.outcome, exit_code=word.exit_code, reason=word.reason, now=True)
                 self._context.carry_out(end)
-            case aside.Aloud():
+            case aside.Aloud() if word.line != self._said_last:  # candidates that end alike would say it for ever
+                self._said_last = word.line
                 self._context.say(word.line)
 
     def _candidate_lost(self) -> None:
