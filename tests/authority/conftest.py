@@ -24,7 +24,7 @@ def etcd(tmp_path_factory):
     members.stop()
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """A busy machine is no reason to fail where the bound is not what is tested."""
     for module in (sqlite, numbered, etcd_register):
@@ -33,7 +33,7 @@ def patient(monkeypatch):
 
 
 @pytest.fixture(params=KINDS)
-def opened(request, tmp_path, patient):
+def opened(request, tmp_path):
     """Opens the register of this test once more, as another process would."""
     run = f"run-{next(RUNS)}"
     match request.param:

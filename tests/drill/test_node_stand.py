@@ -27,12 +27,12 @@ def test_a_node_is_frozen_thawed_and_killed_with_all_its_descendants(tmp_path):
     with Stand(("n0", "n1")) as stand:
         for node in stand.nodes:
             stand.start(node, ["sh", "-c", FAMILY], tmp_path / node)
-        assert eventually(lambda: all(len(stand.pids(node)) == 4 for node in stand.nodes), 10)
+        assert eventually(lambda: all(len(stand.pids(node)) == 4 for node in stand.nodes), 30)
         pids = stand.pids("n0")
         stand.freeze("n0")
-        assert eventually(lambda: all(read_stat(pid).state == "T" for pid in pids), 5)
+        assert eventually(lambda: all(read_stat(pid).state == "T" for pid in pids), 30)
         stand.thaw("n0")
-        assert eventually(lambda: all(read_stat(pid).state != "T" for pid in pids), 5)
+        assert eventually(lambda: all(read_stat(pid).state != "T" for pid in pids), 30)
         stand.kill("n0")
         assert all(gone(pid) for pid in pids)
         others = stand.pids("n1")
@@ -50,7 +50,7 @@ def test_what_the_stand_of_an_ended_process_left_is_swept(tmp_path):
     name = done.stdout.strip()
     assert done.returncode == -signal.SIGKILL
     assert owner_is_gone(name)
-    assert eventually(lambda: marked.marked(f"{name}/n0"), 5)
+    assert eventually(lambda: marked.marked(f"{name}/n0"), 30)
     with Stand(()):
         assert marked.marked_below(name) == {}
 
