@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from closeranks.plan.published import Example
 
 BAD_INPUT = 2
+_FILE_WIDTH = 120
 
 
 def _seconds(seconds: float) -> str:
@@ -335,7 +336,7 @@ def plan(  # noqa: PLR0913, PLR0917 - flags of a command
         return
     from rich.console import Console
 
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _FILE_WIDTH)
     if chosen is not None:
         _show_published(console, chosen, result)
     _show(console, result, explain=explain)
