@@ -253,6 +253,12 @@ def _counted_in_seat(history: History, stay: Stay) -> Seconds:
             f"process {process.proc} accounts for {outside_s:.6f} s more than the {stay.span.length_s:.6f} s "
             f"that it sat in seat {process.seat}"
         )
+    # What is outside lies at its end. One that was lost may have stalled there already, before it was ended.
+    outside_s -= _take(seconds, (Category.UNKNOWN,), outside_s)
+    if is_lost(history, stay):
+        told_s = sum(span.length_s for span in survived_spans(history, stay))
+        open_s = max(0.0, seconds.get(Category.STALLED, 0.0) - told_s)
+        outside_s -= _take(seconds, (Category.STALLED,), min(outside_s, open_s))
     _take(seconds, (*_WORKING, *Category), outside_s)
     return seconds
 

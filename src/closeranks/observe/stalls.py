@@ -72,12 +72,13 @@ def stalled_spans(history: History, stay: Stay) -> list[Span]:
 
 
 def _first_attempt_s(history: History, stay: Stay) -> float:
-    if stay.process.stalls:
-        return min(stall.until_mono_s for stall in stay.process.stalls)
+    """When the first attempt began that counted: its first step, or the end of the stall that it came into."""
     first = bisect.bisect_left(history.steps, stay.span.begin_s, key=lambda step: step.began_mono_s)
-    if first < len(history.steps) and history.steps[first].closed_mono_s <= stay.span.end_s:
-        return history.steps[first].began_mono_s
-    return stay.span.end_s
+    counted = first < len(history.steps) and history.steps[first].closed_mono_s <= stay.span.end_s
+    begun_s = history.steps[first].began_mono_s if counted else stay.span.end_s
+    # A stall that began later is one that it met in its work.
+    into = (stall.until_mono_s for stall in stay.process.stalls if stall.since_mono_s < begun_s)
+    return min(into, default=begun_s)
 
 
 def union(spans: Iterable[Span]) -> list[Span]:

@@ -85,7 +85,7 @@ class World:
         if self.tape is not None:
             self.tape.begin(self.setup, self.now_s)
         while self._ended is None:
-            alarm_s = math.inf if self.stretch is not None and self._calm() else next_alarm_s(self.state, self.now_s)
+            alarm_s = math.inf if self.stretch is not None and self.calm else next_alarm_s(self.state, self.now_s)
             if not self._queue and math.isinf(alarm_s):
                 raise AssertionError(f"nothing can happen any more in life {self.state.life} at {self.now_s:g} s")
             if not self._queue or alarm_s < self._queue[0][0]:
@@ -106,7 +106,9 @@ class World:
         """Do it so much later."""
         self.at(self.now_s + delay_s, act, *arguments)
 
-    def _calm(self) -> bool:
+    @property
+    def calm(self) -> bool:
+        """Whether the controller knows of nothing that is wrong."""
         state = self.state
         return state.life is Life.RUNNING and state.incident is None and state.poison is None
 
@@ -185,7 +187,7 @@ class World:
             return
         self._accrue()
         if self.struck_s is not None:
-            self.checks.returned(self.now_s - self.struck_s)
+            self.checks.returned(self.now_s - self.struck_s, self.now_s)
             self.struck_s = None
         members = self.members(term)
         if self.tape is not None:
