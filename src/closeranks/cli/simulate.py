@@ -20,6 +20,7 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 LESSON = "lesson"
 _DAY_S = 86_400.0
+_DAYS_MOST = 36_525.0  # a century
 
 
 def simulate(  # noqa: PLR0913, PLR0917 - flags of a command
@@ -60,6 +61,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - flags of a command
 
     if plot is not None and plot.suffix not in {".png", ".svg", ".html"}:
         refuse(f"--plot {plot}: expected a name that ends in .png, .svg or .html")
+    if days is not None and not 0 < days <= _DAYS_MOST:
+        refuse(f"--days: expected above 0 and at most {_DAYS_MOST:g}, got {days:g}; leave it out for the whole job")
     try:
         if storm or forever:
             from closeranks.cli.simulate_storm import storms

@@ -8,6 +8,7 @@ records about them. The sum over the categories is checked against the clock, pl
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
@@ -268,16 +269,21 @@ def _lost_s(history: History, stay: Stay, seconds: Seconds) -> float:
 
     A stall that it survived is told by the records; one that it died in is only in its account.
     """
-    told_s = sum(span.length_s for span in survived_spans(history, stay))
+    lost, told = lost_span(history, stay), survived_spans(history, stay)
+    told_s = sum(span.length_s for span in told)
     known_s = seconds.get(Category.STALLED, 0.0)
     if stay.number > 0:
         known_s += seconds.get(Category.START_UP, 0.0) + seconds.get(Category.SPARE_IDLE, 0.0)
-    return lost_span(history, stay).length_s - max(0.0, known_s - told_s)
+    # A stall that it survived since its last closed step is no part of the attempt: it counted that itself.
+    attempt_s = lost.length_s - sum(span.cut(lost).length_s for span in told)
+    return attempt_s - max(0.0, known_s - told_s)
 
 
 def _repeated_s(history: History, stay: Stay) -> float:
     """Seconds of work that was made again; a stretch of work goes on over the stalls that its group survived."""
-    spans = [span.cut(stay.span) for span, category in history.work if category is Category.REPEATED]
+    first = bisect.bisect_right(history.work, stay.span.begin_s, key=lambda stretch: stretch[0].end_s)
+    near = itertools.takewhile(lambda stretch: stretch[0].begin_s < stay.span.end_s, history.work[first:])
+    spans = [span.cut(stay.span) for span, category in near if category is Category.REPEATED]
     stalled = stalled_spans(history, stay) if spans else []
     return sum(span.length_s - sum(stall.cut(span).length_s for stall in stalled) for span in spans)
 

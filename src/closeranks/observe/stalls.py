@@ -47,14 +47,20 @@ def lost_span(history: History, stay: Stay) -> Span:
     return Span(max(stay.span.begin_s, last_closed_s), end_s)
 
 
-def lost_before(history: History, incident: Span) -> float:
-    """Seconds from the begin of the oldest attempt that an incident took to the first sign of it; 0 if none."""
+def lost_attempts(history: History) -> list[Span]:
+    """The attempts that failures took, each to the latest time at which the first sign of it may be seen."""
     spans: list[Span] = []
     for stay in itertools.chain.from_iterable(history.stays):
         lost = lost_span(history, stay)
         spans += survived_spans(history, stay)
-        spans.append(lost._replace(end_s=lost.end_s + SEEN_WITHIN_S) if lost.length_s > 0 else lost)
-    begins = [span.begin_s for span in spans if span.begin_s < incident.begin_s <= span.end_s]
+        if lost.length_s > 0:
+            spans.append(lost._replace(end_s=lost.end_s + SEEN_WITHIN_S))
+    return spans
+
+
+def lost_before(attempts: Sequence[Span], incident: Span) -> float:
+    """Seconds from the begin of the oldest attempt that an incident took to the first sign of it; 0 if none."""
+    begins = [begin_s for begin_s, end_s in attempts if begin_s < incident.begin_s <= end_s]
     return incident.begin_s - min(begins, default=incident.begin_s)
 
 
