@@ -23,7 +23,7 @@ from typing import NamedTuple
 from _common import Bench, at_most, interleaved, spelled
 
 SOURCE = Path(__file__).parent.parent / "src"
-COMMAND = "plan --gpus 10000 --gpu-mtbf-h 50000 --params 175e9 --store-gbps 100".split()
+COMMAND = ["plan", "--gpus", "10000", "--gpu-mtbf-h", "50000", "--params", "175e9", "--store-gbps", "100"]
 SIDES = {
     "closeranks plan": ["-m", "closeranks", *COMMAND],
     "closeranks plan --explain": ["-m", "closeranks", *COMMAND, "--explain"],

@@ -1,12 +1,12 @@
 """A report of a virtual run and the world's own book agree; nothing is left standing that nobody could find."""
 
 import pytest
+from tests.simulate.virtual import crash, play, setup, strike
 
 from closeranks.observe.goodput import ledger_of
 from closeranks.simulate.run import records_of
 from closeranks.simulate.storm import episode
 from closeranks.simulate.strikes import Kind
-from tests.simulate.virtual import crash, play, setup, strike
 
 
 def test_a_hang_in_a_network_that_is_cut_is_found_although_nobody_else_is_left_to_miss_it():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Final
 
@@ -36,7 +37,7 @@ def waste_chart(answer: Answer) -> Chart:
         x = at(interval_s, 0.0)[0]
         shapes.append(Shape(kind="text", x1=x, y1=_BOTTOM + 20, text=f"{interval_s:,.0f}", anchor="middle"))
     places = [at(*point) for point in points]
-    for (x1, y1), (x2, y2) in zip(places, places[1:], strict=False):
+    for (x1, y1), (x2, y2) in itertools.pairwise(places):
         shapes.append(Shape(kind="line", x1=x1, y1=y1, x2=x2, y2=y2, colour=_CURVE))
     chosen_s, waste = answer.save.interval_s.value, answer.waste.share.value
     x, y = at(min(max(chosen_s, points[0][0]), points[-1][0]), waste)

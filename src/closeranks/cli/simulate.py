@@ -29,7 +29,9 @@ def simulate(  # noqa: PLR0913, PLR0917 - flags of a command
         list[Path] | None, typer.Option(exists=True, dir_okay=False, help="a policy.toml; several are compared")
     ] = None,
     replicas: Annotated[int, typer.Option(min=1, help="runs of each policy, all with the same faults")] = 100,
-    days: Annotated[float | None, typer.Option(help="virtual days; else the end of the job, the log replayed, or 30")] = None,
+    days: Annotated[
+        float | None, typer.Option(help="virtual days; else the end of the job, the log replayed, or 30")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="same seed, same faults")] = 0,
     processes: Annotated[int, typer.Option(min=0, help="processors to use; 0: all")] = 0,
     reliability: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="from closeranks fit")] = None,
@@ -175,9 +177,7 @@ def _counted(cluster: Cluster, replayed: tuple[Strike, ...], days: float) -> Clu
     if not replayed or not days:
         return cluster
     whole = cluster.hardware.accelerators
-    return replace(
-        cluster, measured=Measured(failures=len(replayed), unit_h=24 * days, unit_accelerators=whole)
-    )
+    return replace(cluster, measured=Measured(failures=len(replayed), unit_h=24 * days, unit_accelerators=whole))
 
 
 def register(app: typer.Typer) -> None:

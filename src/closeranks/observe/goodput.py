@@ -209,7 +209,7 @@ def _gap_stalls(history: History, before: Stay | None, gap: Span, seconds: Secon
     if before is None or stalled_s <= 0:
         return {}
     span = Span(gap.begin_s, gap.begin_s + stalled_s)
-    return split_by_phase([span], history.phases, history.incident_spans.values())
+    return split_by_phase([span], history)
 
 
 def _stay_seconds(history: History, stay: Stay) -> Seconds:
@@ -293,7 +293,7 @@ def _stay_stalls(history: History, stay: Stay, seconds: Seconds) -> dict[str, fl
     stalled_s = seconds.get(Category.STALLED, 0.0)
     spans = stalled_spans(history, stay)
     spans = union([*spans, _unended_stall(stay, spans, stalled_s)])
-    parts = split_by_phase(spans, history.phases, history.incident_spans.values())
+    parts = split_by_phase(spans, history)
     told_s = sum(parts.values())
     if told_s > stalled_s:
         return {part: part_s * stalled_s / told_s for part, part_s in parts.items() if stalled_s > 0}

@@ -116,7 +116,7 @@ def _incident(history: History, told: list[Record], attempts: list[Span], events
         confidence=0.0 if diagnosed is None else diagnosed.confidence,
         evidence=() if diagnosed is None else diagnosed.evidence,
         rungs=tuple(RungTaken(rung=e.rung, term=e.term, reason=e.reason) for e in events if isinstance(e, Decided)),
-        phases=_phase_seconds(history, opened.incident, lost_before(attempts, span)),
+        phases=_phase_seconds(history, opened.incident, span, lost_before(attempts, span)),
         took_s=span.length_s,
         first_step_s=None if closed is None else closed.first_step_s,
         normal_s=None if normal is None else normal.after_s,
@@ -127,12 +127,12 @@ def _incident(history: History, told: list[Record], attempts: list[Span], events
     )
 
 
-def _phase_seconds(history: History, number: int, lost_s: float) -> dict[str, float]:
+def _phase_seconds(history: History, number: int, span: Span, lost_s: float) -> dict[str, float]:
     """The parts of the recovery; the attempt that was lost before the first sign comes first."""
     parts: dict[str, float] = {}
     if lost_s > 0:
         parts[LOST_ATTEMPT] = lost_s
-    for phase in history.phases:
+    for phase in history.phases_near(span):
         if phase.incident == number:
             parts[phase.phase.value] = parts.get(phase.phase.value, 0.0) + phase.span.length_s
     return parts

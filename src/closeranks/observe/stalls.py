@@ -98,18 +98,18 @@ def union(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-def split_by_phase(spans: Iterable[Span], phases: Sequence[PhaseSpan], incidents: Iterable[Span]) -> dict[str, float]:
+def split_by_phase(spans: Iterable[Span], history: History) -> dict[str, float]:
     """Seconds of the spans by part of a recovery; the values add up to the length of the spans."""
     parts = dict.fromkeys(STALL_PARTS, 0.0)
-    begins = sorted(incident.begin_s for incident in incidents)
     for span in spans:
-        near = [phase for phase in phases if phase.span.begin_s < span.end_s and span.begin_s < phase.span.end_s]
+        near = history.phases_near(span)
         covered = union(phase.span.cut(span) for phase in near)
         for phase, seconds in _by_phase(span, near).items():
             parts[phase] += seconds
         for free in _rest(span, covered):
             # Before an incident began, it is the attempt that the incident took.
-            lost = any(free.begin_s < begin_s <= span.end_s + SEEN_WITHIN_S for begin_s in begins)
+            incidents = history.incident_spans.values()
+            lost = any(free.begin_s < begin_s <= span.end_s + SEEN_WITHIN_S for begin_s, _ in incidents)
             parts[LOST_ATTEMPT if lost else UNATTRIBUTED] += free.length_s
     return {part: seconds for part, seconds in parts.items() if seconds > 0}
 
