@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 HELD_BYTES_MAX: Final = 2**20
 """Of an answer that is not streamed: as long as it is held back, a replica may die without the client noticing."""
 
+_FEW: Final = 8  # readings between two looks at the pace
 _ERROR, _SERVER_ERROR, _UNAVAILABLE, _TIMEOUT, _BAD_GATEWAY = 400, 500, 503, 504, 502
 _BUSY: Final = frozenset({429, 503})
 _OUTCOMES: Final = {Cut.REFUSED: Outcome.UNREACHED, Cut.STALE: Outcome.UNREACHED, Cut.SILENT: Outcome.SLOW}
@@ -27,7 +28,8 @@ class Attempt:
     """One request to one replica. What a given-up attempt still says is not heard."""
 
     __slots__ = (
-        *("_connection", "_task", "body", "exchange", "headers", "heard_s", "held", "preparing", "replica", "status"),
+        *("_connection", "_task", "body", "exchange", "headers", "heard_s", "held", "preparing", "readings"),
+        *("replica", "status"),
     )
 
     def __init__(self, exchange: Exchange, replica: Replica, now_s: float, *, preparing: bool = False) -> None:
@@ -39,6 +41,7 @@ class Attempt:
         self.headers: Headers = []
         self.held: list[bytes] = []
         self.body = 0  # bytes that came
+        self.readings = 0
         self._connection: UpstreamConnection | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -77,6 +80,7 @@ class Attempt:
         """See Answer."""
         if self.exchange is not None:
             self.body += len(data)
+            self.readings += 1
             self.exchange.on_data(self, data)
 
     def on_end(self) -> None:
@@ -240,6 +244,15 @@ class Exchange:
         if relay.broken:
             attempt.give_up()
             self.on_cut(attempt, Cut.BAD_BYTES, relay.broken)
+        elif attempt.readings < _FEW or attempt.readings % _FEW == 0:
+            self._look_earlier(attempt)
+
+    def _look_earlier(self, attempt: Attempt) -> None:
+        """The stream has begun to flow, or has shown a quicker pace: what was to be looked at late is due earlier."""
+        due_s = self._due_s(attempt)
+        if self._timer is not None and due_s < self._timer.when():
+            self._timer.cancel()
+            self._timer = self._gateway.at(due_s, self._look)
 
     def _held_too_much(self, attempt: Attempt) -> None:
         if self._client.started:
@@ -269,6 +282,8 @@ class Exchange:
                 body = b"".join(attempt.held)
                 self._forward(attempt, len(body))
                 self._client.send(body)
+            elif relay is not None:
+                self._client.send(relay.finale())
             self._finish()
 
     def _answered_badly(self, attempt: Attempt, outcome: Outcome) -> None:
