@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 HELD_BYTES_MAX: Final = 2**20
 """Of an answer that is not streamed: as long as it is held back, a replica may die without the client noticing."""
 
+_PATIENCE: Final = 20  # times the allowed silence: then even a busy replica is given up
+_LOOK_AGAIN_S: Final = 0.01
 _FEW: Final = 8  # readings between two looks at the pace
 _ERROR, _SERVER_ERROR, _UNAVAILABLE, _TIMEOUT, _BAD_GATEWAY = 400, 500, 503, 504, 502
 _BUSY: Final = frozenset({429, 503})
@@ -188,13 +190,26 @@ class Exchange:
         if now_s >= self.ask.deadline_s:
             self._end_attempt(Outcome.GONE)
             self._give_up(_TIMEOUT, "the deadline of the request has passed")
-        elif attempt is not None and not self._full and now_s >= attempt.heard_s + self._allowed_s(attempt):
+        elif attempt is not None and not self._full and self._is_silent(attempt, now_s):
             silent_s = now_s - attempt.heard_s
             attempt.give_up()
             self.on_cut(attempt, Cut.SILENT, f"silent for {silent_s:.2f} s")
         elif not self._over:
             due_s = self.ask.deadline_s if attempt is None else self._due_s(attempt)
-            self._timer = self._gateway.at(max(due_s, now_s + 0.001), self._look)
+            self._timer = self._gateway.at(max(due_s, now_s + _LOOK_AGAIN_S), self._look)
+
+    def _is_silent(self, attempt: Attempt, now_s: float) -> bool:
+        """Whether the replica is to be given up.
+
+        One that works for others meanwhile is busy, not gone; and where no other is better, there is nothing to gain.
+        """
+        allowed_s = self._allowed_s(attempt)
+        if now_s < attempt.heard_s + allowed_s:
+            return False
+        if now_s >= attempt.heard_s + _PATIENCE * allowed_s:
+            return True
+        works = attempt.body > 0 and now_s < attempt.replica.heard_s + allowed_s
+        return not works and self._traffic.elsewhere(now_s, self.ask, attempt.replica.settings.name)
 
     def _end_attempt(self, outcome: Outcome) -> None:
         attempt, self._attempt = self._attempt, None
@@ -207,7 +222,9 @@ class Exchange:
 
     def on_head(self, attempt: Attempt) -> None:
         """Status and headers."""
-        attempt.heard_s = self._gateway.now_s()
+        attempt.heard_s = attempt.replica.heard_s = self._gateway.now_s()
+        if attempt.status < _ERROR:
+            self._traffic.heard(attempt.heard_s, attempt.replica.settings.name)
         if attempt.preparing or attempt.status >= _SERVER_ERROR or attempt.status in _BUSY or self._client.started:
             return  # judged when it is complete, or as a continuation
         streamed = (first(attempt.headers, b"content-type") or b"").startswith(b"text/event-stream")
@@ -230,7 +247,7 @@ class Exchange:
 
     def on_data(self, attempt: Attempt, data: bytes) -> None:
         """Some of the body."""
-        now_s = attempt.heard_s = self._gateway.now_s()
+        now_s = attempt.heard_s = attempt.replica.heard_s = self._gateway.now_s()
         relay = self._relay
         if attempt.preparing or not self._forwarding or (relay is not None and attempt.status >= _ERROR):
             attempt.held.append(data)
@@ -390,8 +407,6 @@ class Exchange:
         self._client.fail(status, reason, headers)
 
     def _finish(self) -> None:
-        if self._relay is not None:
-            self._gateway.stream_ended(self.ask, self._relay)
         self._close()
         self._client.finish()
 

@@ -14,7 +14,7 @@ from closeranks.serve.http.server import ClientConnection, Limits
 from closeranks.serve.http.upstream import Cut, Pool, Target
 from closeranks.serve.relay import Relay
 from closeranks.serve.settings import ReplicaSettings, Settings
-from closeranks.serve.stream.pace import Pace
+from closeranks.serve.stream.pace import Gaps, Pace
 from closeranks.serve.stream.relay import CompletionsRelay
 from closeranks.serve.stream.request import parse
 from closeranks.serve.traffic import Traffic
@@ -32,6 +32,7 @@ class Replica:
         self.prefix = target.prefix.encode()
         self.authority = target.authority
         self.pool = Pool(target, connect_s=connect_s, context=context)
+        self.heard_s = 0.0  # when it last sent anything to anybody
 
 
 class Gateway:
@@ -47,7 +48,7 @@ class Gateway:
             replica.name: Replica(replica, settings.timeouts.connect_s, context) for replica in settings.replica
         }
         self._invariant = all(replica.invariant for replica in settings.replica)
-        self._usual_silence_s: dict[str, float] = {}
+        self._gaps: dict[str, Gaps] = {}
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Exchange] = {}
@@ -147,14 +148,8 @@ class Gateway:
         wanted = parse(request.target, request.body)
         if wanted is None:
             return None
-        pace = Pace(self.settings.stall, self._usual_silence_s.get(ask.model))
+        pace = Pace(self.settings.stall, self._gaps.setdefault(ask.model, Gaps()))
         return CompletionsRelay(wanted, self.settings.streams, pace, invariant=self._invariant)
-
-    def stream_ended(self, ask: Ask, relay: Relay) -> None:
-        """What a stream has learned of the pace of its model serves the next one's first tokens."""
-        allowed_s = relay.allowed_silence_s()
-        if allowed_s is not None:
-            self._usual_silence_s[ask.model] = allowed_s
 
     def request_headers(self, request: Request, replica: Replica, ask: Ask) -> Headers:
         """The headers that a replica gets."""
