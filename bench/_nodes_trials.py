@@ -19,7 +19,6 @@ from closeranks.drill.nodes.namespaces import NamespaceStand
 from closeranks.drill.nodes.strikes import coordinator_on
 from closeranks.events import CoordinatorFollowed
 
-STEPS_CALM = 6  # completed on all ranks once the spare node waits: its start took time from those before
 STEPS_AFTER = 12  # completed on all ranks after the new coordinator has taken over
 START_LIMIT_S = 300.0
 RECOVERY_LIMIT_S = 120.0
@@ -61,13 +60,12 @@ def kill_coordinator() -> Found | None:
 def begin(side: Side, place: Place) -> float:
     """Return once all ranks train and the spare node waits; since when it did."""
     side.start_seated(place)
-    wait_until(lambda: all(len(log) >= STEPS_BEFORE for log in read_logs(place.folder)), place)
-    if side.late:
-        return time.monotonic()
-    side.start(place, SPARE)  # not before: with others any two nodes that are there begin
-    wait_until(lambda: side.spare_waits(place), place)
+    if not side.late:
+        wait_until(lambda: side.spare_may_come(place), place)
+        side.start(place, SPARE)
+        wait_until(lambda: side.spare_waits(place), place)
     calm_s = time.monotonic()
-    steps = STEPS_CALM + len(read_logs(place.folder)[0])
+    steps = STEPS_BEFORE + len(read_logs(place.folder)[0])  # the start of the spare node took time from those before
     wait_until(lambda: all(len(log) >= steps for log in read_logs(place.folder)), place)
     return calm_s
 
