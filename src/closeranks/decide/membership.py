@@ -23,6 +23,11 @@ def occupants(state: State) -> dict[int, Proc]:
     return dict(sorted(seated.items()))
 
 
+def all_at(state: State, *stages: Stage) -> bool:
+    """Whether all occupants are at one of these stages. Looks no further than the first that is not."""
+    return all(p.stage in stages for p in state.procs.values() if p.seat is not None and p.stage is not Stage.DOOMED)
+
+
 def empty_seats(state: State) -> tuple[int, ...]:
     """Seats that nobody sits in or is meant for."""
     taken = occupants(state)
@@ -240,16 +245,14 @@ def isolate(turn: Turn, proc: Proc, reason: str, *, capture_stack: bool) -> None
 
 def note_arrival(turn: Turn) -> None:
     """Remember it once every seat has reached its loop."""
-    members = occupants(turn.state)
-    arrived = all(p.stage in (Stage.LOOPING, Stage.FINISHED) for p in members.values())
-    if arrived and len(members) == turn.state.seats:
+    arrived = all_at(turn.state, Stage.LOOPING, Stage.FINISHED)
+    if arrived and len(occupants(turn.state)) == turn.state.seats:
         turn.update_group(looped=True)
 
 
 def begin_when_joined(turn: Turn) -> None:
     """The first term of a group, once every seat has joined."""
-    members = occupants(turn.state)
-    if len(members) == turn.state.seats and all(p.stage is Stage.JOINED for p in members.values()):
+    if all_at(turn.state, Stage.JOINED) and len(occupants(turn.state)) == turn.state.seats:
         begin_term(turn)
 
 
