@@ -321,7 +321,7 @@ DEVICE_ASSERT: Final = Fault(
     manifestation=Manifestation.CRASH,
     scope=Scope.JOB,
     summary="A kernel on the accelerator found a condition violated, most often an index out of bounds.",
-    advice="Repeat with CUDA_LAUNCH_BLOCKING=1 or on the CPU; check labels and token numbers against their table's size.",
+    advice="Repeat with CUDA_LAUNCH_BLOCKING=1 or on the CPU; check labels and token numbers against the table's size.",
 )
 DEVICE_FAULT: Final = Fault(
     name="device fault",

@@ -49,8 +49,12 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     device: str = ""  # a bus address or a device's number, as its source spells it
 
+    def __bool__(self) -> bool:
+        """Whether anything is known."""
+        return self.rank is not None or bool(self.node or self.device)
+
     def __str__(self) -> str:
-        """``rank 3 on node7, device 0000:5e:00``."""
+        """``rank 3, node node7, device 0000:5e:00``."""
         said = [f"rank {self.rank}"] if self.rank is not None else []
         said += [f"node {self.node}"] if self.node else []
         said += [f"device {self.device}"] if self.device else []

@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import msgspec
-
 from closeranks import faults
 from closeranks.diagnose import codes
 from closeranks.diagnose.codes import CodeTable

@@ -31,13 +31,17 @@ _NOT_A_NUMBER: Final = re.compile(r"\b(?:nan|inf)\b", re.IGNORECASE)
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """A source of lines and what its place tells of all of them. ``year`` is that of stamps without one."""
+    """A source of lines and what its place tells of all of them.
+
+    ``year`` is that of stamps without one; ``ended_s``: when its process ended, for lines that have no time at all.
+    """
 
     file: str
     rank: int | None = None
     node: str = ""
     kernel: bool = False
     year: int = 1970
+    ended_s: float | None = None
 
 
 class Cut(msgspec.Struct, kw_only=True):
@@ -149,8 +153,8 @@ class Scanner:
             line += data.count(b"\n", counted, place)
             counted = place
             lines.setdefault(start, (line, set()))[1].update(numbers)
-        for start, (number, numbers) in lines.items():
-            self._consider(data, start, number, sorted(numbers))
+        for start, (number, rules) in lines.items():
+            self._consider(data, start, number, sorted(rules))
         self._line = line + data.count(b"\n", counted)
         self._tail = (self._tail + data)[-_KEPT_BYTES:] if len(data) < _KEPT_BYTES else data[-_KEPT_BYTES:]
 
@@ -170,7 +174,7 @@ class Scanner:
         if len(self._seen) > _KINDS_MAX:
             self._seen.pop(next(iter(self._seen)))
         if evidence.at_s is None and not self._gathering.knows(evidence):
-            evidence = replace(evidence, at_s=self._stamp_before(before))
+            evidence = replace(evidence, at_s=self._stamp_before(before) or self._origin.ended_s)
         self._gathering.add(evidence, said.uptime_s if evidence.at_s is None else evidence.at_s)
 
     def _placed(self, evidence: Evidence, line: int) -> Evidence:
