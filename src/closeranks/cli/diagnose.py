@@ -48,7 +48,7 @@ def diagnose(
         list[Path] | None,
         typer.Argument(
             metavar="LOGS...",
-            help="Logs, folders of logs of all ranks, or the folder of a run; packed with gzip, xz, bzip2, zstd or not.",
+            help="Logs, folders of logs of all ranks, or the folder of a run; packed (gz, xz, bz2, zst) or not.",
             show_default=False,
         ),
     ] = None,

@@ -74,7 +74,7 @@ def parse(data: Mapping[str, Any], rank: int, file: str) -> Recording:
         if item.get("is_p2p"):
             continue  # pairs have numbers of their own, which no group shares
         try:
-            sequence = int(item.get("collective_seq_id", item.get("seq_id")))  # type: ignore[arg-type]
+            sequence = int(item.get("collective_seq_id", item.get("seq_id")))
         except (TypeError, ValueError) as error:
             raise RecordingError("an entry has no number (collective_seq_id)") from error
         entry = Entry(

@@ -20,10 +20,10 @@ from closeranks.journal import JOURNAL_NAME
 
 FILES_MAX: Final = 100_000
 _RANK: Final = (
-    re.compile(r"attempt_\d+/(\d+)/(?:stdout|stderr|error)[^/]*$"),
-    re.compile(r"(?:^|[/_.-])(?:global_)?rank[_-]?(\d+)(?=[/_.-]|$)", re.IGNORECASE),
-    re.compile(r"slurm-\d+_(\d+)\.(?:out|err|log)"),
-    re.compile(r"(?:^|[/_.-])task[_-]?(\d+)(?=[/_.-]|$)"),
+    re.compile(r"attempt_\d+/(\d{1,6})/(?:stdout|stderr|error)[^/]*$"),
+    re.compile(r"(?:^|[/_.-])(?:global_)?rank[_-]?(\d{1,6})(?=[/_.-]|$)", re.IGNORECASE),
+    re.compile(r"slurm-\d+_(\d{1,6})\.(?:out|err|log)"),
+    re.compile(r"(?:^|[/_.-])task[_-]?(\d{1,6})(?=[/_.-]|$)"),
 )
 _NODE: Final = re.compile(r"(?:^|[/_.-])((?:node|host|gpu|ip)-?[\d-]*\d)(?=[/_.-]|$)")
 _KERNEL: Final = re.compile(r"(?:^|/)(?:dmesg|kern(?:el)?|messages|syslog)[^/]*$")
@@ -106,7 +106,7 @@ def _described(path: Path, *, kernel: bool) -> LogFile:
     except OSError as error:
         raise SourcesError(f"{path}: cannot be read: {error.strerror}") from error
     text = str(path)
-    rank = next((int(found[1]) for form in _RANK if (found := form.search(text)) and len(found[1]) < 7), None)
+    rank = next((int(found[1]) for form in _RANK if (found := form.search(text))), None)
     node = _NODE.search(text)
     origin = Origin(
         file=harmless(text),
