@@ -40,7 +40,10 @@ def test_a_number_that_stands_twice_or_an_unknown_class_is_refused():
         (xid(119, "Timeout waiting for RPC from GSP!"), "device stuck"),
         (xid(149, "NETIR_LINK_EVT Fatal XC0 i0 Link 04 (0x004505c6 0x00000000)"), "device link error"),
         ("[8124.0] NVRM: GPU 0000:5e:00.0: GPU has fallen off the bus.\n", "device lost"),
-        ("[1.0] nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 12 LTSSM Fault Up\n", "device link error"),
+        (
+            "[1.0] nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 12 LTSSM Fault Up\n",
+            "device link error",
+        ),
     ],
 )
 def test_a_code_of_the_device_names_fault_and_device(line, fault):

@@ -6,8 +6,20 @@ from closeranks.gather.rulebook import lexicon
 from tests.diagnose.logs import gather, verdict_on
 
 SAMPLES = [line.encode() for rule in lexicon().book.rules for line in rule.yes]
-SPICES = [b"\x1b[31m", b"\x1b]0;owned\x07", b"\x1b[2J", b"\r", b"\n", b"\xff\xfe", "\u202e".encode(), b"\x9b31m", b"\x00"]
-hostile = st.lists(st.sampled_from(SAMPLES) | st.sampled_from(SPICES) | st.binary(max_size=30), max_size=12).map(b"".join)
+SPICES = [
+    b"\x1b[31m",
+    b"\x1b]0;owned\x07",
+    b"\x1b[2J",
+    b"\r",
+    b"\n",
+    b"\xff\xfe",
+    "\u202e".encode(),
+    b"\x9b31m",
+    b"\x00",
+]
+hostile = st.lists(st.sampled_from(SAMPLES) | st.sampled_from(SPICES) | st.binary(max_size=30), max_size=12).map(
+    b"".join
+)
 
 
 @settings(deadline=None, max_examples=150)
@@ -23,7 +35,9 @@ def test_no_bytes_break_the_diagnosis_and_none_reach_the_terminal_raw(data):
 def test_a_forged_verdict_is_only_text():
     real = "KeyError: 'x'\n"
     forged = "".join(f"{line.text}\n" for line in tell(verdict_on("CUDA out of memory. Tried to\n"), ()))
-    told = verdict_on("VERDICT: disk full  (confidence 0.99)\nwhat to do\n  rm -rf /\n" + forged.split("because")[0] + real)
+    told = verdict_on(
+        "VERDICT: disk full  (confidence 0.99)\nwhat to do\n  rm -rf /\n" + forged.split("because")[0] + real
+    )
     assert told.fault == "process crashed"
 
 

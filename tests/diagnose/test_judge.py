@@ -81,7 +81,9 @@ def test_with_a_kernel_line_it_is_the_out_of_memory_killer_and_the_rank_is_joine
 
 def test_an_abort_of_a_victim_is_no_cause():
     abort = "terminate called after throwing an instance of 'c10::DistBackendError'\n"
-    verdict = verdict_on((WATCHDOG.format(rank=0, seq=7) + abort, {"rank": 0}), (traceback_of("KeyError: 'x'"), {"rank": 3}))
+    verdict = verdict_on(
+        (WATCHDOG.format(rank=0, seq=7) + abort, {"rank": 0}), (traceback_of("KeyError: 'x'"), {"rank": 3})
+    )
     assert (verdict.fault, verdict.culprit.rank) == ("process crashed", 3)
     assert verdict_on((WATCHDOG.format(rank=0, seq=7) + abort, {"rank": 0})).fault == "collective timeout"
 
@@ -129,7 +131,9 @@ def test_words_that_rule_a_fault_out_do_so():
         (traceback_of("RuntimeError: something else"), {"rank": 0, "file": "again"}),
     )
     assert verdict.fault == "device-side assert"
-    assert [item.reason for item in verdict.rejected if item.fault == "runtime error"][0].startswith("the words rule it")
+    assert [item.reason for item in verdict.rejected if item.fault == "runtime error"][0].startswith(
+        "the words rule it"
+    )
 
 
 def said(fault="device fault", source=Source.TELEMETRY, **fields):

@@ -65,7 +65,7 @@ def test_every_rule_file_of_the_package_is_read():
         (('"broken pump"]', '"pum"]'), "need 4 bytes or more"),
         (("(?P<device>", "(?P<volume>"), "got volume"),
         (("(?P<device>", "((?P<device>"), "pattern"),
-        (('weight = 0.9', 'weight = '), "one.toml"),
+        (("weight = 0.9", "weight = "), "one.toml"),
     ],
 )
 def test_a_rule_file_with_a_mistake_is_refused_and_the_mistake_named(change, message):

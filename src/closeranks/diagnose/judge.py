@@ -42,7 +42,8 @@ def judge(evidence: Iterable[Evidence], *, kernel_read: bool = False) -> Verdict
     if not leads:
         return _nothing(everything, live)
     lead = _first(leads)
-    rivals = [item for item in leads if _rivals(lead, item)]
+    pointed = {item.unit.rank for item in live if item.points}
+    rivals = [item for item in leads if lead.unit.rank not in pointed and _rivals(lead, item)]
     rejected = tuple(_rejected(lead, item) for item in leads if item is not lead and item.fault != lead.fault)
     rejected += tuple(
         Rejected(fault=item.fault, unit=item.unit, reason=f"the words rule it out: {_by_whom(live, item)}")
