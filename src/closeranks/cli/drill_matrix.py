@@ -11,13 +11,23 @@ from typing import NamedTuple
 
 import msgspec
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from closeranks.drill.expected import Phase
 from closeranks.drill.matrix import Cell, UnknownCellError, chosen
 from closeranks.drill.matrix_page import html_page
-from closeranks.drill.matrix_report import CellResult, State, completed, empty, outcome_of, said, sums_of
+from closeranks.drill.matrix_report import (
+    NOT_ASKED_FOR,
+    CellResult,
+    State,
+    completed,
+    empty,
+    outcome_of,
+    said,
+    sums_of,
+)
 from closeranks.drill.matrix_runs import MatrixRuns
 from closeranks.drill.runner import Runner
 
@@ -96,16 +106,17 @@ def earlier(path: Path, seed: int) -> dict[str, CellResult]:
 def show(console: Console, results: Sequence[CellResult]) -> None:
     """The table, the sums, and the reasons of what is not right."""
     by_key = {result.key: result for result in results}
-    table = Table(title="fault x phase", title_justify="left", pad_edge=False)
+    table = Table(title="fault x phase", title_justify="left", pad_edge=False, box=box.SIMPLE_HEAD)
     table.add_column("fault", no_wrap=True)
     for phase in Phase:
         table.add_column(phase.value)
-    for row in dict.fromkeys(result.row for result in results):
+    for row in dict.fromkeys(result.row for result in results if result.why != NOT_ASKED_FOR):
         cells = [by_key[f"{row}:{phase}"] for phase in Phase]
         table.add_row(row, *(f"[{_STYLE[cell.state]}]{cell.short()}[/]" for cell in cells))
     console.print(table)
     console.print("+ right, X wrong, ? unknown, o not run, . not applicable; seconds from the strike to its detection")
-    for why in dict.fromkeys(f"{result.row}: {result.why}" for result in results if result.state is State.NOT_RUN):
+    undone = [result for result in results if result.state is State.NOT_RUN and result.why != NOT_ASKED_FOR]
+    for why in dict.fromkeys(f"{result.row}: {result.why}" for result in undone):
         console.print(f"not run: {why}", markup=False, highlight=False, style="dim", soft_wrap=True)
     for result in results:
         if result.score is not None and result.state is not State.RIGHT:

@@ -31,10 +31,11 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[str, ...] = ()  # names in the catalogue of which a diagnosis has to be one; (): none is asked for
     said: tuple[str, ...] = ()  # or words, one of which a warning that opens no incident has to contain
     culprit: bool = True  # the struck seat has to be named
-    rungs: tuple[Rung, ...] = ()  # actions that are right; (): none may be taken
+    rungs: tuple[Rung, ...] = ()  # actions that are right; (): none may be taken; WAIT among them: none need be
     rpo_steps: int = 0  # at most so many closed steps are lost
     rto_s: float = 5.0  # until the first new step is closed
     exit_codes: tuple[int, ...] = (0,)
+    maskable: bool = False  # it need not be seen where it changes nothing
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

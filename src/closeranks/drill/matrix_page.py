@@ -7,7 +7,7 @@ from html import escape
 from typing import Final
 
 from closeranks.drill.expected import Phase
-from closeranks.drill.matrix_report import SYMBOLS, CellResult, State, said, sums_of
+from closeranks.drill.matrix_report import CellResult, State, said, sums_of
 
 # A sign and a border tell the states apart as well as the colour does.
 _SIGNS: Final = {
@@ -56,9 +56,10 @@ def _cell(cell: CellResult) -> str:
     sign = f'<b class="sign">{_SIGNS[cell.state]}</b>'
     if cell.score is None:
         return f'<td class="{kind}" title="{escape(cell.why)}">{sign}<small>{escape(cell.why)}</small></td>'
-    words = cell.short().removeprefix(SYMBOLS[cell.state]).strip()
-    actions = ", ".join(cell.score.actions) or cell.score.effect.value
-    return f'<td class="{kind}">{sign}{escape(words)}<small>{escape(actions)}</small></td>'
+    score = cell.score
+    words = score.effect.value if score.detected_s is None else f"{score.detected_s:.2f} s"
+    told = ", ".join(score.actions) or ("" if score.detected_s is None else score.effect.value)
+    return f'<td class="{kind}">{sign}{escape(words)}<small>{escape(told)}</small></td>'
 
 
 def _details(results: Sequence[CellResult]) -> str:

@@ -31,6 +31,17 @@ SYMBOLS: Final = {
     State.NOT_RUN: "o",
     State.NOT_APPLICABLE: ".",
 }
+_SHORT: Final = {
+    Effect.RECOVERED: "ok",
+    Effect.MASKED: "mask",
+    Effect.UNNOTICED: "harm",
+    Effect.HARMFUL: "harm",
+    Effect.STOPPED: "stop",
+    Effect.LEFT_ALONE: "calm",
+    Effect.DISTURBED: "acted",
+    Effect.NEVER_STRUCK: "none",
+}
+NOT_ASKED_FOR: Final = "not asked for"
 _NOT_RUN, _NOT_APPLICABLE = "not run: ", "not applicable: "
 _STATES: Final = {Outcome.HELD: State.RIGHT, Outcome.BROKEN: State.WRONG, Outcome.UNKNOWN: State.UNKNOWN}
 
@@ -55,11 +66,11 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.row}:{self.phase}"
 
     def short(self) -> str:
-        """A few characters for the table: the state, and when it was seen or else what became of it."""
+        """A few characters for a table: the state, and when it was seen or else what became of it."""
         score = self.score
         if score is None:
             return SYMBOLS[self.state]
-        seen = f"{score.detected_s:.2f} s" if score.detected_s is not None else score.effect.value
+        seen = f"{score.detected_s:.2f}" if score.detected_s is not None else _SHORT[score.effect]
         return f"{SYMBOLS[self.state]} {seen}"
 
 
@@ -101,7 +112,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
 
 def empty(cell: Cell, why: str = "") -> CellResult:
     """A cell that is not drilled, with its reason."""
-    reason = why or (cell.expected if isinstance(cell.expected, str) else f"{_NOT_RUN}not asked for")
+    reason = why or (cell.expected if isinstance(cell.expected, str) else f"{_NOT_RUN}{NOT_ASKED_FOR}")
     state = State.NOT_APPLICABLE if reason.startswith(_NOT_APPLICABLE) else State.NOT_RUN
     said = reason.removeprefix(_NOT_APPLICABLE).removeprefix(_NOT_RUN)
     return _result(cell, state, why=said)
@@ -158,26 +169,21 @@ def said(sums: Sums) -> list[str]:
     states = ", ".join(f"{sums.states.get(state, 0)} {state}" for state in State)
     effects = ", ".join(f"{count} {effect}" for effect, count in sorted(sums.effects.items()))
     coverage = "-" if sums.coverage is None else f"{sums.coverage:.0%}"
-    return [
-        f"cells: {states}",
-        (
-            f"coverage: {sums.covered} of {sums.injected} faults ({coverage}) ended within the promised RPO and RTO, "
-            f"{sums.masked} of them masked: injected in software, never seen, and without effect"
-        ),
-        f"effects: {effects or 'none'}",
-        (
-            f"mean times from the strike: detected {_seconds(sums.mttd_s)}, diagnosed {_seconds(sums.mttdiag_s)}, "
-            f"first new step {_seconds(sums.mttr_s)}"
-        ),
-        (
-            f"culprits: precision {sums.culprits_right} of {sums.culprits_named}, "
-            f"recall {sums.culprits_right} of {sums.culprits_asked}"
-        ),
-        (
-            f"controls: {sums.controls_disturbed} of {sums.controls} disturbed, {sums.wrongly_quarantined} nodes wrongly "
-            f"quarantined; {sums.wrongly_replaced} cells in which a healthy process was replaced"
-        ),
-    ]
+    recovered = (
+        f"coverage: {sums.covered} of {sums.injected} faults ({coverage}) ended within the promised RPO and RTO, "
+        f"{sums.masked} of them masked: injected in software, never seen, and without effect"
+    )
+    times = (
+        f"mean times from the strike: detected {_seconds(sums.mttd_s)}, diagnosed {_seconds(sums.mttdiag_s)}, "
+        f"first new step {_seconds(sums.mttr_s)}"
+    )
+    right = sums.culprits_right
+    culprits = f"culprits: precision {right} of {sums.culprits_named}, recall {right} of {sums.culprits_asked}"
+    controls = (
+        f"controls: {sums.controls_disturbed} of {sums.controls} disturbed, {sums.wrongly_quarantined} nodes wrongly "
+        f"kept out; {sums.wrongly_replaced} cells in which a healthy process was replaced"
+    )
+    return [f"cells: {states}", recovered, f"effects: {effects or 'none'}", times, culprits, controls]
 
 
 def _result(cell: Cell, state: State, why: str = "") -> CellResult:

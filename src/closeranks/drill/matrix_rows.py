@@ -90,6 +90,7 @@ _WRONG: Final = Expected(
     detect_s=_WRONG_S,
     rungs=_IN_PLACE,
     rto_s=10.0,
+    maskable=True,
 )
 _NOT_FINITE: Final = replace(_WRONG, faults=(*_WRONG.faults, "non-finite loss", "bad numerics"), said=("finite",))
 _DATA: Final = replace(_WRONG, faults=("bad data",), said=("batch", "sample"))
@@ -108,7 +109,7 @@ _PARTITION: Final = Expected(
     rungs=(*_IN_PLACE, Rung.REPLACE_NODE, Rung.RESPAWN),
     rto_s=30.0,
 )
-_LOSSES: Final = replace(_PARTITION, culprit=False)
+_LOSSES: Final = replace(_PARTITION, said=("out of reach",), culprit=False)
 _NOTHING: Final = Expected(detect_s=0.0, culprit=False)
 
 _VALUES: Final = {Phase.START_UP: _NO_STATE}

@@ -20,7 +20,7 @@ from closeranks.drill.nodes.verdict import NodesEvidence, completed
 from closeranks.drill.runner import Runner
 from closeranks.drill.score import Struck, score
 from closeranks.drill.verdict import Evidence
-from closeranks.events import FaultInjected, Record, TermBegan
+from closeranks.events import FaultInjected, Record, StepClosed, TermBegan
 
 SMALL_JOB: Final = Path(__file__).with_name("small_job.py")
 _NODES_S: Final = 90.0
@@ -81,10 +81,15 @@ def _not_here(cell: Cell) -> str:
 
 
 def _as_one(evidence: NodesEvidence, fault: NodeFault | None = None, seat: int | None = None) -> Evidence:
-    """What several nodes left behind as if it were one run: records that all nodes wrote are taken once."""
+    """What several nodes left behind as if it were one run: records that all nodes wrote are taken once.
+
+    Closed steps are left out: each node tells the losses of its own seats. The final states are compared.
+    """
     records: dict[object, Record] = {}
     for run in evidence.runs:
         for record in run.records:
+            if isinstance(record.event, StepClosed):
+                continue
             stamp = record.stamp
             key = (run.node, id(run), record.seq) if stamp is None else (stamp.epoch, stamp.seq)
             records.setdefault(key, record)

@@ -135,7 +135,7 @@ def _judged(expected: Expected, struck: Struck, seen: _Seen) -> Score:
     recovered_s = seen.recovered_s()
     equal = None if not seen.ended else not seen.differences
     effect = _effect(struck, seen, equal=equal)
-    masked = effect is Effect.MASKED
+    masked = effect is Effect.MASKED and expected.maskable
     kept = equal is True and lost <= expected.rpo_steps and (recovered_s or 0.0) <= expected.rto_s
     reasons = [*_promises(expected, seen, lost, recovered_s), *seen.differences[:2]]
     if not masked and not struck.control:
@@ -189,8 +189,8 @@ def _naming(expected: Expected, struck: Struck, seen: _Seen) -> tuple[tuple[int,
 def _action(expected: Expected, struck: Struck, seen: _Seen) -> Mark:
     if struck.control or not expected.rungs:
         return Mark.WRONG if seen.rungs else Mark.RIGHT
-    if not seen.rungs:
-        return Mark.NOBODY if seen.signs else Mark.NOT_ASKED  # what was not seen is said by the detection
+    if not seen.rungs:  # what was not seen at all is said by the detection
+        return Mark.NOBODY if seen.signs and Rung.WAIT not in expected.rungs else Mark.NOT_ASKED
     return Mark.RIGHT if set(seen.rungs) <= set(expected.rungs) else Mark.WRONG
 
 
