@@ -43,7 +43,6 @@ class Kind(StrEnum):
     SHM_FULL = "shm-full"  # a loader finds no room in shared memory
     CLOCK_JUMP = "clock-jump"  # the wall clock of worker and supervisor is an hour ahead
     XID = "xid"  # the accelerator's driver writes a code to the kernel log, and the process's call fails
-    LOST_METRICS = "lost-metrics"  # what is measured of the node falls silent
 
 
 class Moment(StrEnum):

@@ -121,7 +121,7 @@ class Striker:
             if due and self._begins(fault, step):
                 if fault.kind is Kind.SKIP:
                     return None
-                from closeranks.drill.values import shortened
+                from closeranks.train.spoiling import shortened
 
                 return shortened(result)
         return call
@@ -135,7 +135,7 @@ class Striker:
         def spoiled(step: int, seat: int, seats: int) -> Any:
             for fault in self._mine:
                 if fault.kind in OF_DATA and fault.due(Moment.FORWARD, step) and self._begins(fault, step):
-                    from closeranks.drill.values import batch_of
+                    from closeranks.train.spoiling import batch_of
 
                     return batch_of(fault, fetch, step, seat, seats)
             return fetch(step, seat, seats)
@@ -195,7 +195,7 @@ class Striker:
         if fault.kind in OF_FILES and fault.moment not in _IN_SCRIPT:
             return None  # the claim is the strike: see drill/files.py
         if fault.kind in FLIPS or fault.kind is Kind.NAN:
-            from closeranks.drill.values import strike
+            from closeranks.train.spoiling import strike
 
             return None if training is None else strike(fault, training.protected, value)
         if fault.kind is Kind.SECTION and training is not None:

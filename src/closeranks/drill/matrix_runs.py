@@ -22,7 +22,7 @@ from closeranks.drill.score import Struck, score
 from closeranks.drill.verdict import Evidence
 from closeranks.events import FaultInjected, Record, StepClosed, TermBegan
 
-SMALL_JOB: Final = Path(__file__).with_name("small_job.py")
+SMALL_JOB: Final = Path(__file__).parents[1] / "train" / "small_job.py"
 _NODES_S: Final = 90.0
 
 

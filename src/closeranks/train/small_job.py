@@ -1,4 +1,4 @@
-"""What ``closeranks drill --matrix`` trains: a model of 161 parameters that learns a sum, and takes its time for it.
+"""What the drill matrix trains by default: a model of 161 parameters that learns a sum, and takes its time for it.
 
 A step waits where an accelerator would compute, so that several seats on few cores are as even as on their own devices.
 """
