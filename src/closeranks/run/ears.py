@@ -18,6 +18,7 @@ from closeranks.decide.protocol import (
     ProcResumed,
     TermPoisoned,
 )
+from closeranks.drill import blows
 from closeranks.events import (
     FaultInjected,
     PreflightDone,
@@ -195,6 +196,7 @@ class Ears:
                 fault=message.fault, seat=worker.seat, proc=worker.proc, step=message.step, moment=message.moment
             )
         )
+        blows.heard(message.fault)
 
     def _agree(self) -> bool:
         """Compare once all seats of a group have joined; False when the run had to be ended over it."""
