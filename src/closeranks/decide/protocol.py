@@ -193,6 +193,7 @@ class NodeLost(_Value, frozen=True, tag=True):
     node: str
     detail: str
     hopeless: str = ""  # why the run cannot go on without it; empty: find out
+    waited_s: float = 0.0  # since it was last heard: nobody waits so long for another one once more
 
 
 class NodeSilent(_Value, frozen=True, tag=True):
