@@ -177,6 +177,7 @@ class KnownProc(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     groups: str = ""
     digest: str = ""
     restored_step: int = -1
+    size: int = 0  # seats of the group that it was started for; 0: as many as there are
 
 
 class NodeJoined(_Value, frozen=True, tag=True):
