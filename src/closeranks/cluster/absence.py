@@ -58,6 +58,7 @@ class Absences:
         self._probing: dict[str, asyncio.Task[None]] = {}
         self._vigils: set[asyncio.Task[None]] = set()  # that are being begun
         self.has_room: Callable[[str], bool] = lambda _: True
+        self.dispensable: Callable[[str], bool] = lambda _: False
         self.silent: Callable[[Attendee, str], None] = lambda _attendee, _reason: None
         self.back: Callable[[Attendee], None] = lambda _: None  # it beats again, over the same connection
 
@@ -190,6 +191,7 @@ class Absences:
             seats=self._tenure.record.nodes.count(attendee.node),
             proven_gone=bool(attendee.certain),
             replaceable=self.has_room(attendee.node),
+            dispensable=self.dispensable(attendee.node),
         )
         match judge_silence(silence):
             case DeclareLost(detail=detail):

@@ -70,7 +70,7 @@ class Coordinator:
         self._attendees: dict[str, Attendee] = {}
         self._mind = Mind(options, tenure)
         self.absences = Absences(self._attendees, tenure, (identity, options), self._lost)
-        self.absences.has_room = self._mind.has_room
+        self.absences.has_room, self.absences.dispensable = self._mind.has_room, self._mind.dispensable
         self.absences.silent, self.absences.back = self._silent, self._back
         self._progress = Progress(bounds_of(options), self._ask)
         self._agreement = Agreement()
@@ -258,7 +258,8 @@ class Coordinator:
         self._progress.forget(attendee.node)
         attendee.part(f"given up: {reason}")
         self._note(NodeGone(node=attendee.node, boot=attendee.boot, detail=reason))
-        self._feed(NodeLost(node=attendee.node, detail=reason, hopeless=hopeless))
+        waited_s = 0.0 if attendee.gone_s is None else time.monotonic() - attendee.gone_s
+        self._feed(NodeLost(node=attendee.node, detail=reason, hopeless=hopeless, waited_s=waited_s))
 
     def _silent(self, attendee: Attendee, reason: str) -> None:
         """Nothing is heard of it."""

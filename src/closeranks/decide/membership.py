@@ -92,7 +92,7 @@ def start_group(turn: Turn, origin: Origin) -> None:
     state = turn.state
     term, first, seats = state.term + 1, state.next_proc, state.seats
     numbers = tuple(range(first, first + seats))
-    incarnations = tuple(n + 1 for n in state.incarnations[:seats]) or (1,) * seats
+    incarnations = _renewed(state.incarnations, seats)
     nodes = layout(state)
     if nodes is None:
         raise AssertionError("a group is started only where there is room for it")
@@ -119,8 +119,15 @@ def start_group(turn: Turn, origin: Origin) -> None:
         group=Group(loads=origin is not Origin.NOTHING),
         unhelped_step=None,
     )
+    # First, for the slots of those that end are those of the members.
+    _end_surplus_spares(turn, resized=len(state.places) not in (0, seats))
     turn.decide(StartGroup(term=term, procs=numbers, origin=origin, nodes=nodes))
-    _end_surplus_spares(turn)
+
+
+def _renewed(newest: tuple[int, ...], seats: int) -> tuple[int, ...]:
+    """The next incarnation of each seat; of those that the group does not have now, the newest that there was."""
+    begun = [n + 1 for n in newest[:seats]]
+    return (*begun, *(1,) * (seats - len(begun)), *newest[seats:])
 
 
 def layout(state: State) -> tuple[str, ...] | None:
@@ -136,12 +143,13 @@ def layout(state: State) -> tuple[str, ...] | None:
     return tuple(placed[seat] for seat in range(seats)) if len(placed) == seats else None
 
 
-def _end_surplus_spares(turn: Turn) -> None:
-    """A group that moved needs slots in which spares were kept."""
+def _end_surplus_spares(turn: Turn, *, resized: bool) -> None:
+    """A group that moved needs slots in which spares were kept; one of another size has no use for any of them."""
     for site in sites(turn.state) if turn.state.nodes else ():
         here = [p for p in spares(turn.state) if p.node == site.name]
-        for proc in here[max(0, site.room) + turn.state.settings.spares :]:
-            isolate(turn, proc, "its slot is needed for a seat", capture_stack=False)
+        for proc in here[0 if resized else max(0, site.room) + turn.state.settings.spares :]:
+            why = "it was warmed for another number of seats" if resized else "its slot is needed for a seat"
+            isolate(turn, proc, why, capture_stack=False)
 
 
 def wanted_spares(state: State) -> dict[str, int]:

@@ -177,6 +177,7 @@ class KnownProc(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     groups: str = ""
     digest: str = ""
     restored_step: int = -1
+    size: int = 0  # seats of the group that it was started for; 0: as many as there are
 
 
 class NodeJoined(_Value, frozen=True, tag=True):
@@ -193,6 +194,7 @@ class NodeLost(_Value, frozen=True, tag=True):
     node: str
     detail: str
     hopeless: str = ""  # why the run cannot go on without it; empty: find out
+    waited_s: float = 0.0  # since it was last heard: nobody waits so long for another one once more
 
 
 class NodeSilent(_Value, frozen=True, tag=True):
