@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from closeranks.serve.http.head import Headers, Request, end_to_end, first, request_bytes
 from closeranks.serve.http.upstream import Cut
+from closeranks.serve.policies.retry_budget import retry_after_s
 from closeranks.serve.relay import Finished, NoResume, Prepare, Relay
 from closeranks.serve.words import Again, Ask, Enough, Kind, Nowhere, Outcome, Placed, Shed, Waits
 
@@ -23,7 +24,7 @@ _LOOK_AGAIN_S: Final = 0.01
 _FEW: Final = 8  # readings between two looks at the pace
 _ERROR, _SERVER_ERROR, _UNAVAILABLE, _TIMEOUT, _BAD_GATEWAY = 400, 500, 503, 504, 502
 _BUSY: Final = frozenset({429, 503})
-_OUTCOMES: Final = {Cut.REFUSED: Outcome.UNREACHED, Cut.STALE: Outcome.UNREACHED, Cut.SILENT: Outcome.SLOW}
+_OUTCOMES: Final = {Cut.REFUSED: Outcome.UNREACHED, Cut.STALE: Outcome.GONE, Cut.SILENT: Outcome.SLOW}
 
 
 class Attempt:
@@ -216,7 +217,8 @@ class Exchange:
         if attempt is None:
             return
         attempt.give_up()
-        self._traffic.ended(self._gateway.now_s(), self.ask, attempt.replica.settings.name, outcome)
+        wait_s = retry_after_s(first(attempt.headers, b"retry-after")) if outcome is Outcome.BUSY else None
+        self._traffic.ended(self._gateway.now_s(), self.ask, attempt.replica.settings.name, outcome, wait_s)
 
     # --- what a replica says --------------------------------------------------------------------------------------
 
@@ -224,7 +226,7 @@ class Exchange:
         """Status and headers."""
         attempt.heard_s = attempt.replica.heard_s = self._gateway.now_s()
         if attempt.status < _ERROR:
-            self._traffic.heard(attempt.heard_s, attempt.replica.settings.name)
+            self._traffic.heard(attempt.heard_s, self.ask, attempt.replica.settings.name)
         if attempt.preparing or attempt.status >= _SERVER_ERROR or attempt.status in _BUSY or self._client.started:
             return  # judged when it is complete, or as a continuation
         streamed = (first(attempt.headers, b"content-type") or b"").startswith(b"text/event-stream")
@@ -337,7 +339,8 @@ class Exchange:
             return
         again = self._again(Kind.RETRY)
         if isinstance(again, Enough):
-            self._give_up(_TIMEOUT if cut is Cut.SILENT else _BAD_GATEWAY, f"{reason}; {again.reason}")
+            status = _TIMEOUT if cut is Cut.SILENT else _BAD_GATEWAY
+            self._give_up(status, f"{reason}; {again.reason}", again.retry_after_s)
         else:
             self._after(again.after_s)
 
@@ -358,7 +361,7 @@ class Exchange:
 
     def _again(self, kind: Kind) -> Again | Enough:
         self._kind = kind
-        return self._traffic.again(self._gateway.now_s(), self.ask, kind, len(self._tried))
+        return self._traffic.again(self._gateway.now_s(), self.ask, kind, tuple(self._tried))
 
     def _after(self, pause_s: float) -> None:
         if pause_s <= 0:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import secrets
 import ssl
+import time
 from collections.abc import Callable
+from random import Random
 
+from closeranks.serve.asking import IDEMPOTENCY, Asker, BadPriority
 from closeranks.serve.exchange import Exchange
 from closeranks.serve.http.head import Headers, Request, end_to_end
-from closeranks.serve.http.server import ClientConnection, Limits
-from closeranks.serve.http.upstream import Cut, Pool, Target
+from closeranks.serve.http.limits import Limits
+from closeranks.serve.http.server import ClientConnection
+from closeranks.serve.http.target import Target
+from closeranks.serve.http.upstream import Cut, Pool
+from closeranks.serve.policies.deadline import BadDeadline, Clock, passed_on
 from closeranks.serve.relay import Relay
 from closeranks.serve.settings import ReplicaSettings, Settings
 from closeranks.serve.stream.pace import Gaps, Pace
@@ -42,7 +49,9 @@ class Gateway:
         self.settings = settings
         self.limits: Limits = settings.limits
         self.connections: set[ClientConnection] = set()
-        self.traffic = Traffic(settings)
+        part = 1 / settings.listen.processes
+        self.traffic = Traffic(settings, Random(), part=part)  # noqa: S311 - spreads pauses, keeps no secret
+        self._asker = Asker(settings)
         context = ssl.create_default_context() if any(r.url.startswith("https") for r in settings.replica) else None
         self.replicas = {
             replica.name: Replica(replica, settings.timeouts.connect_s, context) for replica in settings.replica
@@ -51,6 +60,7 @@ class Gateway:
         self._gaps: dict[str, Gaps] = {}
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
+        self._name = secrets.token_hex(8).encode()  # no other process numbers requests under it
         self._waiting: dict[int, Exchange] = {}
         self._open: set[Exchange] = set()
         self._idle = asyncio.Event()
@@ -102,6 +112,7 @@ class Gateway:
         now_s = self.now_s()
         for connection in [one for one in self.connections if one.expires_s <= now_s]:
             connection.expire()
+        self._admit(self.traffic.tick(now_s))
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -114,17 +125,20 @@ class Gateway:
         """Call ``do`` then."""
         return self._loop.call_at(when_s, do)
 
-    def begin(self, request: Request, client: ClientConnection) -> Exchange:
+    def begin(self, request: Request, client: ClientConnection) -> Exchange | None:
         """See Front."""
-        exchange = Exchange(self, request, client, self._ask(request))
+        try:
+            ask = self._asker.ask(request, self._clock(), next(self._numbers))
+        except (BadDeadline, BadPriority) as error:
+            client.fail(400, str(error))
+            return None
+        exchange = Exchange(self, request, client, ask)
         self._open.add(exchange)
         exchange.begin()
         return exchange
 
-    def _ask(self, request: Request) -> Ask:
-        del request
-        now_s = self.now_s()
-        return Ask(number=next(self._numbers), arrived_s=now_s, deadline_s=now_s + self.settings.timeouts.request_s)
+    def _clock(self) -> Clock:
+        return Clock(self.now_s(), time.time())
 
     def wait(self, exchange: Exchange) -> None:
         """The exchange waits for its admission."""
@@ -136,7 +150,10 @@ class Gateway:
         if not self._open:
             self._idle.set()
         self._waiting.pop(exchange.ask.number, None)
-        for number in self.traffic.done(self.now_s(), exchange.ask):
+        self._admit(self.traffic.done(self.now_s(), exchange.ask))
+
+    def _admit(self, numbers: tuple[int, ...]) -> None:
+        for number in numbers:
             waiting = self._waiting.pop(number, None)
             if waiting is not None:
                 waiting.admitted()
@@ -153,9 +170,11 @@ class Gateway:
 
     def request_headers(self, request: Request, replica: Replica, ask: Ask) -> Headers:
         """The headers that a replica gets."""
-        del ask
         kept = [header for header in end_to_end(request.headers) if header[0] not in (b"host", b"expect")]
-        return [(b"host", replica.authority), *kept, (b"x-forwarded-for", request.client.encode())]
+        headers = [(b"host", replica.authority), *passed_on(kept, ask.deadline_s, self._clock())]
+        if request.method == b"POST" and request.header(IDEMPOTENCY) is None:
+            headers.append((IDEMPOTENCY, b"%b-%d" % (self._name, ask.number)))  # the same for all attempts at it
+        return [*headers, (b"x-forwarded-for", request.client.encode())]
 
     def response_headers(self, ask: Ask, replica: Replica, kind: Kind) -> Headers:
         """The headers that are added to an answer."""

@@ -7,8 +7,19 @@ from typing import Literal
 
 import msgspec
 
-from closeranks.serve.http.server import Limits
-from closeranks.serve.http.upstream import Target
+from closeranks.serve.http.limits import Limits
+from closeranks.serve.http.target import Target
+from closeranks.serve.policies.admission import AdmissionSettings
+from closeranks.serve.policies.answers import CacheLimits
+from closeranks.serve.policies.breaker import BreakerSettings
+from closeranks.serve.policies.dependency import DependencySettings
+from closeranks.serve.policies.health import HealthSettings
+from closeranks.serve.policies.ladder import LadderSettings
+from closeranks.serve.policies.limiter import LimiterSettings
+from closeranks.serve.policies.redundancy import RedundancySettings
+from closeranks.serve.policies.retry_budget import BudgetSettings
+from closeranks.serve.policies.router import RoutingSettings
+from closeranks.serve.policies.tenants import TenantSettings
 from closeranks.serve.stream.pace import PaceLimits
 from closeranks.serve.stream.policy import StreamPolicy
 from closeranks.toml_text import Misfit, blame, read_toml
@@ -68,6 +79,17 @@ class Settings(_Part, frozen=True):
     replica: tuple[ReplicaSettings, ...] = ()
     streams: StreamPolicy = StreamPolicy()
     stall: PaceLimits = PaceLimits()
+    health: HealthSettings = HealthSettings()
+    breaker: BreakerSettings = BreakerSettings()
+    routing: RoutingSettings = RoutingSettings()
+    budget: BudgetSettings = BudgetSettings()
+    limiter: LimiterSettings = LimiterSettings()
+    admission: AdmissionSettings = AdmissionSettings()
+    tenant: tuple[TenantSettings, ...] = ()
+    ladder: LadderSettings = LadderSettings()
+    cache: CacheLimits = CacheLimits()
+    dependency: tuple[DependencySettings, ...] = ()
+    redundancy: RedundancySettings = RedundancySettings()
 
 
 def parse(text: str, name: str) -> Settings:
