@@ -13,6 +13,7 @@ from random import Random
 
 from closeranks.serve.asking import IDEMPOTENCY, Asker, BadPriority
 from closeranks.serve.exchange import Exchange
+from closeranks.serve.fallbacks import Fallbacks
 from closeranks.serve.http.head import Headers, Request, end_to_end
 from closeranks.serve.http.limits import Limits
 from closeranks.serve.http.server import ClientConnection
@@ -52,6 +53,7 @@ class Gateway:
         part = 1 / settings.listen.processes
         self.traffic = Traffic(settings, Random(), part=part)  # noqa: S311 - spreads pauses, keeps no secret
         self._asker = Asker(settings)
+        self.fallbacks = Fallbacks([level.settings for level in self.traffic.ladder.levels], settings.cache)
         context = ssl.create_default_context() if any(r.url.startswith("https") for r in settings.replica) else None
         self.replicas = {
             replica.name: Replica(replica, settings.timeouts.connect_s, context) for replica in settings.replica
@@ -128,7 +130,7 @@ class Gateway:
     def begin(self, request: Request, client: ClientConnection) -> Exchange | None:
         """See Front."""
         try:
-            ask = self._asker.ask(request, self._clock(), next(self._numbers))
+            ask = self._asker.ask(request, self.clock(), next(self._numbers))
         except (BadDeadline, BadPriority) as error:
             client.fail(400, str(error))
             return None
@@ -137,7 +139,8 @@ class Gateway:
         exchange.begin()
         return exchange
 
-    def _clock(self) -> Clock:
+    def clock(self) -> Clock:
+        """This moment on both clocks."""
         return Clock(self.now_s(), time.time())
 
     def wait(self, exchange: Exchange) -> None:
@@ -171,7 +174,7 @@ class Gateway:
     def request_headers(self, request: Request, replica: Replica, ask: Ask) -> Headers:
         """The headers that a replica gets."""
         kept = [header for header in end_to_end(request.headers) if header[0] not in (b"host", b"expect")]
-        headers = [(b"host", replica.authority), *passed_on(kept, ask.deadline_s, self._clock())]
+        headers = [(b"host", replica.authority), *passed_on(kept, ask.deadline_s, self.clock())]
         if request.method == b"POST" and request.header(IDEMPOTENCY) is None:
             headers.append((IDEMPOTENCY, b"%b-%d" % (self._name, ask.number)))  # the same for all attempts at it
         return [*headers, (b"x-forwarded-for", request.client.encode())]

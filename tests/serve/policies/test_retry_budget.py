@@ -89,4 +89,6 @@ def test_pauses_of_many_are_spread_over_the_whole_range():
 
 def test_retry_after_is_seconds_or_nothing():
     assert retry_after_s(b" 7 ") == 7.0
-    assert [retry_after_s(value) for value in (None, b"", b"-1", b"1.5", b"Fri, 31 Dec 1999 23:59:59 GMT")] == [None] * 5
+    assert [retry_after_s(value) for value in (None, b"", b"-1", b"1.5", b"Fri, 31 Dec 1999 23:59:59 GMT")] == [
+        None
+    ] * 5
