@@ -199,6 +199,14 @@ RECOVERY_STUCK: Final = Fault(
     summary="A recovery did not get through one of its phases in time.",
     advice="Read the phases of the incident: the one it stopped in, and the captured stacks, tell what was awaited.",
 )
+BAD_RECOVERY: Final = Fault(
+    name="bad recovery",
+    persistence=Persistence.UNKNOWN,
+    manifestation=Manifestation.WRONG_VALUE,
+    scope=Scope.JOB,
+    summary="After a recovery the losses or gradient norms were not what they had been before.",
+    advice="Compare the losses around the incident; look for state that the script changes and does not protect.",
+)
 UNKNOWN: Final = Fault(
     name="unknown",
     persistence=Persistence.UNKNOWN,
@@ -229,6 +237,7 @@ CATALOGUE: Final = MappingProxyType(
             DOMAIN_LOST,
             COORDINATOR_LOST,
             RECOVERY_STUCK,
+            BAD_RECOVERY,
             UNKNOWN,
         )
     }

@@ -34,7 +34,9 @@ from closeranks.decide.protocol import (
     ProcRestored,
     ProcResumed,
     ProcStuck,
+    StateCleared,
     StateSaved,
+    StateSuspected,
     StepDone,
     StopAsked,
     TermPoisoned,
@@ -84,7 +86,7 @@ def _member(turn: Turn, number: int, term: int) -> Proc | None:
 
 def _begun(turn: Turn, fact: Begun) -> None:
     if turn.state.life is Life.NEW:
-        turn.update(saved_step=fact.saved_step)
+        turn.update(saved_step=fact.saved_step, register=fact.register)
         nodes.assemble(turn)
 
 
@@ -206,12 +208,23 @@ def _group_loaded(turn: Turn, fact: GroupLoaded) -> None:
     if state.life is not Life.RUNNING or state.group.looped:
         return
     turn.update_group(newest_step=fact.step, plan_step=fact.step)
+    if state.group.trusted:
+        recovery.clear_by_loading(turn, fact.step)
     if state.incident is not None:
         turn.update(incident=replace(state.incident, plan_step=fact.step))
 
 
 def _step_done(turn: Turn, fact: StepDone) -> None:
-    endings.step_done(turn, fact.step, fact.duration_s)
+    if endings.step_done(turn, fact):
+        recovery.watch_canary(turn, fact)
+
+
+def _state_suspected(turn: Turn, fact: StateSuspected) -> None:
+    recovery.suspect(turn, fact.source, fact.detail)
+
+
+def _state_cleared(turn: Turn, fact: StateCleared) -> None:
+    recovery.clear(turn, fact.source, fact.detail)
 
 
 def _finished(turn: Turn, fact: ProcFinished) -> None:
@@ -244,6 +257,8 @@ _HANDLERS: dict[type[Fact], Callable[[Turn, Any], None]] = {
     StateSaved: _state_saved,
     GroupLoaded: _group_loaded,
     StepDone: _step_done,
+    StateSuspected: _state_suspected,
+    StateCleared: _state_cleared,
     ProcFinished: _finished,
     StopAsked: _stop_asked,
     NodeJoined: nodes.joined,

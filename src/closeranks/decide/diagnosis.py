@@ -55,6 +55,7 @@ class Seen(StrEnum):
     NODE = "node"  # a node is gone with all that ran there
     SILENCE = "silence"  # a node was out of reach while others went on
     COORDINATOR = "coordinator"  # it was lost in the middle of something
+    CANARY = "canary"  # after a recovery, losses were not what they had been
     NO_ROOM = "no-room"  # seats were lost with their node, and no other node can take them
 
 
@@ -157,6 +158,7 @@ def _fault(trouble: Trouble) -> tuple[faults.Fault, float]:
         Seen.POISON: (faults.NETWORK_LOSS, 0.3),
         Seen.DEADLINE: (faults.RECOVERY_STUCK, 0.6),
         Seen.DIGEST: (faults.CORRUPT_REPLICA, 0.8),
+        Seen.CANARY: (faults.BAD_RECOVERY, 0.6),
         Seen.SILENCE: (faults.NETWORK_LOSS, 0.6),
         Seen.COORDINATOR: (faults.COORDINATOR_LOST, 0.9),
         Seen.NO_ROOM: (faults.NODE_LOST, 0.9),

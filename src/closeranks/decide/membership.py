@@ -60,8 +60,10 @@ def sites(state: State) -> list[Site]:
 
 
 def placements(state: State) -> dict[int, str]:
-    """The node that each empty seat goes to; those without room are left out."""
-    return place({seat: home(state, seat) for seat in empty_seats(state)}, sites(state))
+    """The node that each empty seat goes to; those without room are left out. Barred nodes come last."""
+    homes, there = {seat: home(state, seat) for seat in empty_seats(state)}, sites(state)
+    placed = place(homes, [site for site in there if site.name not in state.barred])
+    return placed if len(placed) == len(homes) else place(homes, there)
 
 
 def replaceable(state: State, node: str) -> bool:
@@ -111,10 +113,11 @@ def start_group(turn: Turn, origin: Origin) -> None:
         procs={**state.procs, **started},
         places=nodes,
         short_since_s=None,
-        group=Group(loads=origin is not Origin.NOTHING),
+        group=Group(loads=origin is not Origin.NOTHING, trusted=origin is Origin.VERIFIED),
         unhelped_step=None,
     )
-    turn.decide(StartGroup(term=term, procs=numbers, origin=origin, nodes=nodes))
+    before_step = state.before_step if origin is not Origin.NOTHING else None
+    turn.decide(StartGroup(term=term, procs=numbers, origin=origin, before_step=before_step, nodes=nodes))
     _end_surplus_spares(turn)
 
 
@@ -126,7 +129,8 @@ def layout(state: State) -> tuple[str, ...] | None:
     if len(state.places) != seats:  # the first group, or the first smaller one
         needed = -(-seats // state.seats_each)
         reached = {node.name: node.slots for node in state.nodes.values() if not node.silent}
-        return first_layout(seats, reached, needed) or None
+        good = {name: slots for name, slots in reached.items() if name not in state.barred}
+        return first_layout(seats, good, needed) or first_layout(seats, reached, needed) or None
     placed = placements(state)
     return tuple(placed[seat] for seat in range(seats)) if len(placed) == seats else None
 
@@ -145,7 +149,7 @@ def wanted_spares(state: State) -> dict[str, int]:
     if not state.settings.nodes_needed:
         return {"": each}
     seated = {p.node for p in occupants(state).values()}
-    reached = [node for node in state.nodes.values() if not node.silent]
+    reached = [node for node in state.nodes.values() if not node.silent and node.name not in state.barred]
     return {node.name: each if node.name in seated else node.slots for node in reached}
 
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
+from closeranks.decide.quarantine import Register
 from closeranks.events import AnyEvent
 
 
@@ -42,6 +43,7 @@ class Begun(_Value, frozen=True, tag=True):
     """The run starts: the first fact. ``saved_step``: there is state to go on with, from an earlier run."""
 
     saved_step: int | None = None
+    register: Register = Register()  # what is remembered of nodes, in times of the controller's clock
 
 
 class ProcJoined(_Value, frozen=True, tag=True):
@@ -145,6 +147,22 @@ class StepDone(_Value, frozen=True, tag=True):
 
     step: int
     duration_s: float
+    loss: float | None = None  # mean of the seats that reported a finite one
+    grad_norm: float | None = None
+
+
+class StateSuspected(_Value, frozen=True, tag=True):
+    """Somebody has reason to think that the state holds wrong values: no save is trusted until this is cleared."""
+
+    source: str  # who: suspicions of different sources stand side by side
+    detail: str
+
+
+class StateCleared(_Value, frozen=True, tag=True):
+    """The reason is gone: the state was found to be right, or what was wrong was put right."""
+
+    source: str
+    detail: str
 
 
 class ProcFinished(_Value, frozen=True, tag=True):
@@ -185,6 +203,7 @@ class NodeJoined(_Value, frozen=True, tag=True):
     node: str
     slots: int
     domains: Mapping[str, str] = {}  # level to name, e.g. {"rack": "r7"}: what fails as one
+    host: str = ""  # the machine's name, under which its history is kept
 
 
 class NodeLost(_Value, frozen=True, tag=True):
@@ -229,6 +248,8 @@ Fact = (
     | StateSaved
     | GroupLoaded
     | StepDone
+    | StateSuspected
+    | StateCleared
     | ProcFinished
     | StopAsked
     | NodeJoined
@@ -248,6 +269,7 @@ class StartGroup(_Value, frozen=True, tag=True):
     term: int
     procs: tuple[int, ...]
     origin: Origin = Origin.NOTHING
+    before_step: int | None = None  # only state of an earlier step is used: what came after did not work out
     nodes: tuple[str, ...] = ()  # empty: all on the only node
 
 
