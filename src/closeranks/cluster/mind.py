@@ -108,6 +108,7 @@ def _known(attendee: Attendee, report: words.Report) -> KnownNode:
         name=attendee.node,
         slots=0 if introduction is None else introduction.slots,
         domains={} if introduction is None else introduction.domains,
+        host="" if introduction is None else introduction.hostname,
         procs=report.procs,
         ended=report.ended,
         closed_step=report.closed_step,

@@ -8,29 +8,45 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from closeranks import faults
 from closeranks.decide import canary, quarantine
 from closeranks.decide.answers import Answer, Answers, answer_to
 from closeranks.decide.budgets import Limits
 from closeranks.decide.state import Deadlines
+from closeranks.events import Rung
+from closeranks.toml_text import nearest, read_toml
 
 BUILT_IN_ORIGIN: Final = "built in"
 _TRIES_MOST: Final = 100
 
 
-class PolicyProblem(ValueError):
-    """The policy cannot be read; nothing was changed by it."""
+class Amendment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is different from the built-in answer to a fault."""
+
+    rungs: tuple[Rung, ...] | msgspec.UnsetType = msgspec.UNSET
+    wait_s: float | msgspec.UnsetType = msgspec.UNSET
+    back_to_verified: bool | msgspec.UnsetType = msgspec.UNSET
+    against_node: bool | msgspec.UnsetType = msgspec.UNSET
+    leave_node: bool | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        Answer(**self.given)  # refuses what no answer can be
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What is set."""
+        return {key: value for key, value in msgspec.structs.asdict(self).items() if value is not msgspec.UNSET}
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is done about failures, how often, and how long anything may take."""
 
-    answers: Answers = {}  # that differ from the built-in ones, by fault
+    answers: Mapping[str, Amendment] = {}  # by fault
     limits: Limits | None = None  # None: none were set
     deadlines: Deadlines = Deadlines()
     tries_per_rung: int = 2
@@ -40,6 +56,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         if not 1 <= self.tries_per_rung <= _TRIES_MOST:
             raise ValueError(f"tries_per_rung: expected 1 to {_TRIES_MOST}, got {self.tries_per_rung}")
+        for name in self.answers:
+            if name not in faults.CATALOGUE:
+                hint = nearest(name, list(faults.CATALOGUE))
+                raise ValueError(f"answers: expected the name of a fault, got {name!r}; {hint}")
+
+    @property
+    def amended(self) -> Answers:
+        """The answers that differ from the built-in ones, whole."""
+        return {name: replace(answer_to({}, name), **given.given) for name, given in self.answers.items()}
 
 
 class Sourced(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,61 +78,10 @@ def read_policy(text: str, where: str) -> Sourced:
     """The policy of a TOML file: what it does not name is built in.
 
     Raises:
-        PolicyProblem: the key, what was expected, what was found, and the nearest known key where it is unknown.
+        TomlProblem: line, key, what was expected and what was found; the nearest known key where one is unknown.
     """
-    raw = load(text, where)
-    return Sourced(policy=convert(raw, Policy, where), origins=dict.fromkeys(_keys_given(raw), where))
-
-
-def load(text: str, where: str) -> dict[str, Any]:
-    """The file's values, with its answers filled up from the built-in ones.
-
-    Raises:
-        PolicyProblem: it is not TOML, or no fault has that name.
-    """
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise PolicyProblem(f"{where}: expected TOML, got: {error}") from None
-    given = raw.get("answers")
-    if isinstance(given, dict):
-        raw["answers"] = {name: _filled(name, answer, where) for name, answer in given.items()}
-    return raw
-
-
-def _filled(name: str, answer: object, where: str) -> object:
-    if name not in faults.CATALOGUE:
-        near = get_close_matches(name, faults.CATALOGUE, n=1, cutoff=0.0)[0]
-        raise PolicyProblem(f"{where}: answers: expected the name of a fault, got {name!r}; did you mean {near!r}?")
-    if not isinstance(answer, dict):
-        return answer  # the conversion says what is wrong with it
-    usual = msgspec.to_builtins(answer_to({}, name))
-    return {**{key: value for key, value in usual.items() if value is not None}, **answer}
-
-
-def convert(raw: dict[str, Any], kind: type[Any], where: str) -> Any:
-    """The values as ``kind``, a policy or more than one.
-
-    Raises:
-        PolicyProblem: as ``read_policy`` does.
-    """
-    try:
-        return msgspec.convert(raw, kind)
-    except (msgspec.ValidationError, ValueError) as error:
-        problem = str(error)
-        if "unknown field" not in problem:
-            raise PolicyProblem(f"{where}: {problem}") from None
-        unknown = problem.split("`")[1]
-        near = get_close_matches(unknown, sorted(set(_fields(kind))), n=1, cutoff=0.0)[0]
-        raise PolicyProblem(f"{where}: {problem}; did you mean {near!r}?") from None
-
-
-def _fields(kind: type[Any]) -> Iterator[str]:
-    for field in msgspec.structs.fields(kind):
-        yield field.name
-        for inner in (field.type, *getattr(field.type, "__args__", ())):
-            if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
-                yield from _fields(inner)
+    policy = read_toml(text, Policy, where)
+    return Sourced(policy=policy, origins=dict.fromkeys(_keys_given(tomllib.loads(text)), where))
 
 
 def _keys_given(raw: Mapping[str, Any], before: str = "") -> Iterator[str]:
@@ -131,7 +105,7 @@ def shown(sourced: Sourced) -> str:
     for name, part in parts.items():
         lines += _table(name, msgspec.to_builtins(part), sourced.origins)
     for fault in faults.CATALOGUE:
-        answer = answer_to(policy.answers, fault)
+        answer = answer_to(policy.amended, fault)
         lines += _table(f'answers."{fault}"', _said(answer), sourced.origins, f"answers.{fault}")
     return "\n".join(lines) + "\n"
 

@@ -43,6 +43,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     share_out: float = 0.25  # that rules may keep out at once, but one
 
 
+USUAL = Rules()
+
+
 class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A fault that speaks against the node it struck."""
 
@@ -182,7 +185,7 @@ def _with(register: Register, node: str, past: Past) -> Register:
 # --- what follows from it ---------------------------------------------------------------------------------------
 
 
-def admit(register: Register, node: str, now_s: float, rules: Rules = Rules()) -> Admitted | Refused:
+def admit(register: Register, node: str, now_s: float, rules: Rules = USUAL) -> Admitted | Refused:
     """Whether the node may take seats or spares now. A node that nobody knows may."""
     ban = _past(register, node).quarantine
     if ban is None:
@@ -196,7 +199,7 @@ def _on_probation(ban: Quarantine | None, now_s: float, rules: Rules) -> bool:
     return ban is not None and ban.by is not By.PERSON and ban.until_s <= now_s < ban.until_s + rules.probation_s
 
 
-def judge(register: Register, node: str, now_s: float, rules: Rules = Rules()) -> Clear | Suspect | Software:
+def judge(register: Register, node: str, now_s: float, rules: Rules = USUAL) -> Clear | Suspect | Software:
     """What the failures of the node say about it."""
     past = _past(register, node)
     if not past.failures:
@@ -214,7 +217,7 @@ def judge(register: Register, node: str, now_s: float, rules: Rules = Rules()) -
 
 
 def keep_out(
-    register: Register, node: str, reason: str, now_s: float, rules: Rules = Rules(), by: By = By.RULE
+    register: Register, node: str, reason: str, now_s: float, rules: Rules = USUAL, by: By = By.RULE
 ) -> tuple[Register, Quarantine | AskPerson]:
     """Keep a suspected node out, if the breaker allows it."""
     if objection := _breaker(register, node, now_s, rules):

@@ -20,7 +20,15 @@ from closeranks.decide.protocol import (
     StartGroup,
     StartProc,
 )
-from closeranks.events import Decided, ErrorSeen, IncidentClosed, IncidentOpened, Stamp
+from closeranks.events import (
+    CorruptionCleared,
+    CorruptionSuspected,
+    Decided,
+    ErrorSeen,
+    IncidentClosed,
+    IncidentOpened,
+    Stamp,
+)
 from closeranks.run.births import Births
 from closeranks.run.context import Context
 from closeranks.run.exits import Exits
@@ -54,7 +62,7 @@ class Carry:
     @_out.register
     def _(self, decision: StartGroup) -> None:
         self._watch.start_group()
-        self._keeping.start_group(decision.origin)
+        self._keeping.start_group(decision.origin, decision.before_step)
         self._births.start_group(decision)
         self._watch.expect()
 
@@ -123,6 +131,10 @@ class Carry:
             self._keeping.loss_seen(decision.event.rung)
         elif isinstance(decision.event, ErrorSeen) and decision.event.detector == Seen.DIGEST.value:
             self._keeping.suspect(decision.event.detail)
+        elif isinstance(decision.event, CorruptionSuspected):
+            self._keeping.doubt(decision.event.source)
+        elif isinstance(decision.event, CorruptionCleared):
+            self._keeping.believe(decision.event.source)
 
     def _send(self, proc: int, message: messages.SupervisorMessage) -> None:
         worker = self._context.workers.get(proc)
