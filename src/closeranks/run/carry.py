@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 from closeranks import messages
 from closeranks.decide.diagnosis import Seen
@@ -21,6 +22,7 @@ from closeranks.decide.protocol import (
     StartProc,
 )
 from closeranks.events import (
+    AnyEvent,
     CorruptionCleared,
     CorruptionSuspected,
     Decided,
@@ -49,6 +51,7 @@ class Carry:
         self._watch = watch
         self._keeping = keeping
         self._hooks = HookRunner(context)
+        self.on_note: Callable[[AnyEvent], None] = lambda _: None
         self.stamp: Stamp | None = None  # of the coordinator whose decision is carried out
 
     def out(self, decision: Decision) -> None:
@@ -125,6 +128,7 @@ class Carry:
     @_out.register
     def _(self, decision: Note) -> None:
         self._context.note(decision.event, self.stamp)
+        self.on_note(decision.event)
         if isinstance(decision.event, IncidentOpened | IncidentClosed):
             self._hooks.run(decision.event)
         elif isinstance(decision.event, Decided):
