@@ -391,6 +391,13 @@ class CanaryFailed(Event, frozen=True, tag=True):
     reason: str
 
 
+class BatchesSplitFiner(Event, frozen=True, tag=True):
+    """Memory was exhausted: from the next term on batches are split so many times finer than the script means to."""
+
+    incident: int
+    finer: int
+
+
 class CorruptionSuspected(Event, frozen=True, tag=True):
     """State may hold wrong values: what is saved from now on is not trusted until this is cleared."""
 
@@ -573,6 +580,7 @@ AnyEvent = (
     | NormalAgain
     | CanaryPassed
     | CanaryFailed
+    | BatchesSplitFiner
     | CorruptionSuspected
     | CorruptionCleared
     | NodeBlamed

@@ -157,7 +157,10 @@ OUT_OF_MEMORY: Final = Fault(
     manifestation=Manifestation.CRASH,
     scope=Scope.NODE,
     summary="The node or the device had no memory left for the process.",
-    advice="Use a smaller batch or model, fewer loader workers, or a bigger limit; the same step needs it again.",
+    advice=(
+        "Use a smaller batch or model, fewer loader workers, or a bigger limit; or have batches split finer by itself: "
+        "step.micro_batches(job.accumulation(1)), see docs/recovery.md."
+    ),
 )
 DISK_FULL: Final = Fault(
     name="disk full",

@@ -58,6 +58,8 @@ BUILT_IN: Final[Answers] = MappingProxyType(
         faults.FROZEN.name: Answer(against_node=True),
         # The job writes again wherever it runs on this node: only another one helps, or a person.
         faults.DISK_FULL.name: Answer(rungs=(Rung.REPLACE_NODE, Rung.STOP), leave_node=True),
+        # The same step needs the same memory again. Where the script can split its batches finer, that is done first.
+        faults.OUT_OF_MEMORY.name: Answer(rungs=()),
     }
 )
 

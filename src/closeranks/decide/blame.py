@@ -30,6 +30,17 @@ def let_in(turn: Turn, node: Node) -> bool:
     return True
 
 
+def look_at_own(turn: Turn) -> None:
+    """The only node of a run: whoever started it there meant it, and is told what is known."""
+    host = turn.state.settings.host
+    if not host:
+        return
+    turn.update(register=quarantine.known(turn.state.register, host))
+    answer = quarantine.admit(turn.state.register, host, turn.now_s, turn.state.settings.quarantine)
+    if isinstance(answer, quarantine.Refused):
+        turn.note(PersonNeeded(about=host, reason=f"{answer.reason}; the run was started there and goes on"))
+
+
 def blame(turn: Turn, trouble: Trouble, diagnosis: Diagnosis) -> None:
     """Book the fault on the nodes of its culprits, as the answer to it says."""
     answer = answer_to(turn.state.settings.answers, diagnosis.fault)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from closeranks.decide import budgets, ladder, membership
-from closeranks.decide.answers import answer_to
+from closeranks.decide.answers import Answer, answer_to
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.state import Incident, Life, State
 from closeranks.decide.turn import Turn
@@ -15,13 +15,18 @@ FROM_SCRATCH = (Rung.SHRINK, Rung.COLD_RESTART, Rung.ROLL_BACK)  # the group end
 _UNTRUSTED = frozenset({Seen.DIGEST, Seen.NO_DONOR, Seen.CANARY})
 
 
-def choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless: str) -> ladder.Choice:
-    """Book the trouble and choose; the budget of what is chosen is charged."""
+def choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless: str, relieved: bool) -> ladder.Choice:
+    """Book the trouble and choose; the budget of what is chosen is charged.
+
+    ``relieved``: what caused it was changed, so that the answer to the fault holds no longer.
+    """
     state, incident = turn.state, turn.incident()
     members = membership.occupants(state).values()
     empty, placed = membership.empty_seats(state), membership.placements(state)
-    restarted, cold_budget = _restart(state, trouble, start_up=start_up)
-    answer = answer_to(state.settings.answers, fault)
+    restarted, cold_budget = state.ledger, budgets.Within()
+    if not relieved:
+        restarted, cold_budget = _restart(state, trouble, start_up=start_up)
+    answer = Answer() if relieved else answer_to(state.settings.answers, fault)
     situation = ladder.Situation(
         fault=fault,
         lost=len(empty),

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from closeranks.decide import endings, exits, membership, nodes, recovery, reports, trouble
+from closeranks.decide import blame, endings, exits, membership, memory, nodes, recovery, reports, trouble
 from closeranks.decide.budgets import Ledger
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.pace import Pace
@@ -33,6 +33,7 @@ from closeranks.decide.protocol import (
     ProcRegrouped,
     ProcRestored,
     ProcResumed,
+    ProcSplits,
     ProcStuck,
     StateCleared,
     StateSaved,
@@ -87,6 +88,7 @@ def _member(turn: Turn, number: int, term: int) -> Proc | None:
 def _begun(turn: Turn, fact: Begun) -> None:
     if turn.state.life is Life.NEW:
         turn.update(saved_step=fact.saved_step, register=fact.register)
+        blame.look_at_own(turn)
         nodes.assemble(turn)
 
 
@@ -203,6 +205,11 @@ def _state_saved(turn: Turn, fact: StateSaved) -> None:
     turn.update(saved_step=fact.step)
 
 
+def _splits(turn: Turn, fact: ProcSplits) -> None:
+    if _living(turn, fact.proc) is not None:
+        memory.can_split(turn, fact.finer)
+
+
 def _group_loaded(turn: Turn, fact: GroupLoaded) -> None:
     state = turn.state
     if state.life is not Life.RUNNING or state.group.looped:
@@ -254,6 +261,7 @@ _HANDLERS: dict[type[Fact], Callable[[Turn, Any], None]] = {
     ProcRegrouped: _regrouped,
     ProcRestored: _restored,
     ProcResumed: _resumed,
+    ProcSplits: _splits,
     StateSaved: _state_saved,
     GroupLoaded: _group_loaded,
     StepDone: _step_done,

@@ -35,6 +35,7 @@ SIGNALS: Mapping[int, str] = {
     25: "SIGXFSZ",
 }
 _NATIVE = frozenset({"SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV"})
+_NO_MEMORY = frozenset({"MemoryError", "OutOfMemoryError"})  # of Python and of torch
 NO_ANSWER = "does not answer"  # in the detail of a stuck process whose control thread is silent
 
 
@@ -131,7 +132,9 @@ def diagnose(trouble: Trouble, *, repeated: bool, start_up: bool) -> Diagnosis:
 
     ``repeated``: its signature was seen before a recovery already; ``start_up``: the group had not closed a step.
     """
-    if repeated and trouble.crash is not None:
+    if trouble.crash is not None and trouble.crash.error in _NO_MEMORY:
+        fault, confidence = faults.OUT_OF_MEMORY, 0.95
+    elif repeated and trouble.crash is not None:
         fault, confidence = faults.DETERMINISTIC_BUG, 0.95
     elif start_up and trouble.seen in (Seen.EXCEPTION, Seen.EXIT) and trouble.signal is None:
         fault, confidence = faults.START_UP_CRASH, 0.9

@@ -117,7 +117,9 @@ def start_group(turn: Turn, origin: Origin) -> None:
         unhelped_step=None,
     )
     before_step = state.before_step if origin is not Origin.NOTHING else None
-    turn.decide(StartGroup(term=term, procs=numbers, origin=origin, before_step=before_step, nodes=nodes))
+    turn.decide(
+        StartGroup(term=term, procs=numbers, origin=origin, before_step=before_step, nodes=nodes, finer=state.finer)
+    )
     _end_surplus_spares(turn)
 
 
@@ -226,7 +228,7 @@ def _start_proc(turn: Turn, seat: int | None, node: str, filled_by: Rung | None)
             filled_by=filled_by,
         )
     )
-    turn.decide(StartProc(proc=number, seat=seat, incarnation=incarnation, node=node))
+    turn.decide(StartProc(proc=number, seat=seat, incarnation=incarnation, node=node, finer=turn.state.finer))
 
 
 def _next_incarnation(turn: Turn, seat: int) -> int:
@@ -276,7 +278,8 @@ def begin_term(turn: Turn) -> None:
     numbers = tuple(p.proc for p in members.values())
     nodes = tuple(p.node for p in members.values())
     turn.note(TermBegan(term=term, members=numbers, nodes=nodes if any(nodes) else ()))
-    turn.decide(BeginTerm(term=term, procs=numbers, incarnations=tuple(incarnations)))
+    finer = turn.state.finer
+    turn.decide(BeginTerm(term=term, procs=numbers, incarnations=tuple(incarnations), finer=finer))
 
 
 def go_on(turn: Turn) -> None:

@@ -1,4 +1,4 @@
-"""What the history of nodes is made of: facts about machines by name, in wall-clock time, and the register they give."""
+"""What the history of nodes is made of: facts about machines, in wall-clock time, and the register that they give."""
 
 from __future__ import annotations
 

@@ -130,6 +130,13 @@ class ProcResumed(_Value, frozen=True, tag=True):
     term: int
 
 
+class ProcSplits(_Value, frozen=True, tag=True):
+    """The script of this process splits its batches as it is told, up to so many times finer than it means to."""
+
+    proc: int
+    finer: int
+
+
 class StateSaved(_Value, frozen=True, tag=True):
     """A restart of the group could go on after this step."""
 
@@ -245,6 +252,7 @@ Fact = (
     | ProcRegrouped
     | ProcRestored
     | ProcResumed
+    | ProcSplits
     | StateSaved
     | GroupLoaded
     | StepDone
@@ -271,6 +279,7 @@ class StartGroup(_Value, frozen=True, tag=True):
     origin: Origin = Origin.NOTHING
     before_step: int | None = None  # only state of an earlier step is used: what came after did not work out
     nodes: tuple[str, ...] = ()  # empty: all on the only node
+    finer: int = 1  # batches are split so many times finer than the script means to
 
 
 class StartProc(_Value, frozen=True, tag=True):
@@ -280,6 +289,7 @@ class StartProc(_Value, frozen=True, tag=True):
     seat: int | None
     incarnation: int | None
     node: str = ""  # "": the only node
+    finer: int = 1
 
 
 class Isolate(_Value, frozen=True, tag=True):
@@ -304,6 +314,7 @@ class BeginTerm(_Value, frozen=True, tag=True):
     term: int
     procs: tuple[int, ...]
     incarnations: tuple[int, ...]
+    finer: int = 1  # batches are split so many times finer than the script means to
 
 
 class PlanRestore(_Value, frozen=True, tag=True):

@@ -157,6 +157,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     failures: Mapping[Rung, int] = {}  # newcomers lost and attempts failed, by rung
     done_before: int = -1  # newest step closed everywhere when it opened
     plan_step: int | None = None  # where the members went on; None: not yet decided
+    finer_since: int | None = None  # the term under which memory was exhausted and batches were split finer
     not_before_s: float = 0.0  # its members wait so long before they meet again
 
 
@@ -209,6 +210,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     library: bool = False  # some process called join, ever
     group: Group = Group()
     saved_step: int | None = None  # the newest that a restart of the group can go on after
+    finer: int = 1  # batches are split so many times finer than the script means to
+    finer_most: int = 1  # that every process can; 1: the script does not ask
     before_step: int | None = None  # saved state of this step or a later one did not work out
     suspicions: Mapping[str, str] = {}  # by who raised it: why the state may hold wrong values
     canary: canary.Canary = canary.Canary()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from closeranks.decide import blame, canary, endings, ladder, membership, pace
+from closeranks.decide import blame, canary, endings, ladder, membership, memory, pace
 from closeranks.decide.choice import FROM_SCRATCH, choose, spent
 from closeranks.decide.diagnosis import Diagnosis, Seen, Trouble, diagnose, signature, when
 from closeranks.decide.protocol import InterruptTerm, Origin
@@ -39,7 +39,9 @@ def meet(
     doomed = [replace(proc, stage=Stage.DOOMED, since_s=turn.now_s) for proc in stuck]
     for proc in doomed:
         turn.put(proc)
-    choice = choose(turn, trouble, diagnosis.fault, start_up=start_up, hopeless=hopeless or repeated)
+    relieved = memory.relieve(turn, trouble, diagnosis.fault)
+    hopeless = hopeless or ("" if relieved else repeated)
+    choice = choose(turn, trouble, diagnosis.fault, start_up=start_up, hopeless=hopeless, relieved=relieved)
     _carry_out(turn, trouble, choice, doomed)
 
 
