@@ -157,7 +157,10 @@ OUT_OF_MEMORY: Final = Fault(
     manifestation=Manifestation.CRASH,
     scope=Scope.NODE,
     summary="The node or the device had no memory left for the process.",
-    advice="Use a smaller batch or model, fewer loader workers, or a bigger limit; the same step needs it again.",
+    advice=(
+        "Use a smaller batch or model, fewer loader workers, or a bigger limit; or have batches split finer by itself: "
+        "step.micro_batches(job.accumulation(1)), see docs/recovery.md."
+    ),
 )
 DISK_FULL: Final = Fault(
     name="disk full",
@@ -198,6 +201,14 @@ RECOVERY_STUCK: Final = Fault(
     scope=Scope.JOB,
     summary="A recovery did not get through one of its phases in time.",
     advice="Read the phases of the incident: the one it stopped in, and the captured stacks, tell what was awaited.",
+)
+BAD_RECOVERY: Final = Fault(
+    name="bad recovery",
+    persistence=Persistence.UNKNOWN,
+    manifestation=Manifestation.WRONG_VALUE,
+    scope=Scope.JOB,
+    summary="After a recovery the losses or gradient norms were not what they had been before.",
+    advice="Compare the losses around the incident; look for state that the script changes and does not protect.",
 )
 UNKNOWN: Final = Fault(
     name="unknown",
@@ -497,6 +508,7 @@ CATALOGUE: Final = MappingProxyType(
             DOMAIN_LOST,
             COORDINATOR_LOST,
             RECOVERY_STUCK,
+            BAD_RECOVERY,
             UNKNOWN,
             DEVICE_OUT_OF_MEMORY,
             OOM_KILL,

@@ -20,6 +20,7 @@ VERBS: Final = {
     "serve": ("closeranks.cli.serve", "Answer from several model replicas, of which any may die."),
     "ckpt": ("closeranks.cli.ckpt", "Look at checkpoints, check, compare, keep, drill and convert them."),
     "diagnose": ("closeranks.cli.diagnose", "Name the fault behind a failed job from its logs, and who caused it."),
+    "nodes": ("closeranks.cli.nodes", "Show what is remembered of nodes; keep one out, or let it in again."),
     "drill": ("closeranks.cli.drill", "Run a command under a plan of faults; the verdict is the exit status."),
     "drill-nodes": ("closeranks.cli.drill_nodes", "Break whole nodes of a job at random, on this machine."),
 }

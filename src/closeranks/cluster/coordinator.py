@@ -238,7 +238,14 @@ class Coordinator:
         self._note_accepted(attendee)
         if self._tenure.record.term == 0 and report.saved_step is not None:
             self._feed(StateSaved(step=max(report.saved_step, self._mind.state.saved_step or -1)))
-        self._feed(NodeJoined(node=attendee.node, slots=introduction.slots, domains=introduction.domains))
+        self._feed(
+            NodeJoined(
+                node=attendee.node,
+                slots=introduction.slots,
+                domains=introduction.domains,
+                host=introduction.hostname,
+            )
+        )
 
     def _note_accepted(self, attendee: Attendee) -> None:
         introduction = attendee.introduction

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from closeranks.decide.protocol import StepDone
 from closeranks.nodes.words import Beat, ClosedHere, SeatSign
+from closeranks.run.tally import mean_of
 from closeranks.signs import Reading
 
 _KEPT = 4096  # closed steps of a node that wait for the others
@@ -15,7 +16,7 @@ class Steps:
     """Counts a step once every node with a seat has closed it."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, dict[int, float]] = {}  # by node with seats: durations of steps it closed, by step
+        self._nodes: dict[str, dict[int, ClosedHere]] = {}  # by node with seats: the steps it closed, by step
         self._newest: dict[str, int] = {}
         self._done = -1
         self._behind = 0  # nodes that have closed nothing after it: only the last of them can move it
@@ -27,10 +28,9 @@ class Steps:
 
     def begin(self, nodes: Iterable[str], step: int) -> tuple[StepDone, ...]:
         """The seats sit on these nodes, and go on after ``step``: that one is done, later ones are void."""
-        durations = [d for closed in self._nodes.values() if (d := closed.get(step)) is not None]
+        news = () if step <= self._done else (self._close(step),)
         self._newest = dict.fromkeys(nodes, step)
         self._nodes = {node: {} for node in self._newest}
-        news = () if step <= self._done else (StepDone(step=step, duration_s=max(durations, default=0.0)),)
         self._done = step
         self._behind = len(self._newest)
         return news
@@ -50,7 +50,7 @@ class Steps:
         was_behind = self._newest[node] <= self._done
         for one in closed:
             if one.step > self._done:
-                steps[one.step] = one.duration_s
+                steps[one.step] = one
                 self._newest[node] = max(self._newest[node], one.step)
         for old in sorted(steps)[: max(0, len(steps) - _KEPT)]:
             del steps[old]
@@ -67,7 +67,13 @@ class Steps:
 
     def _close(self, step: int) -> StepDone:
         self._done = step
-        return StepDone(step=step, duration_s=max((c.pop(step, 0.0) for c in self._nodes.values()), default=0.0))
+        parts = [part for closed in self._nodes.values() if (part := closed.pop(step, None)) is not None]
+        return StepDone(
+            step=step,
+            duration_s=max((part.duration_s for part in parts), default=0.0),
+            loss=mean_of(part.loss for part in parts),
+            grad_norm=mean_of(part.grad_norm for part in parts),
+        )
 
 
 class Signs:

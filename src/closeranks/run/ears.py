@@ -16,6 +16,7 @@ from closeranks.decide.protocol import (
     ProcRegrouped,
     ProcRestored,
     ProcResumed,
+    ProcSplits,
     TermPoisoned,
 )
 from closeranks.drill import blows
@@ -188,6 +189,10 @@ class Ears:
                     p99_s=message.p99_s,
                 )
             )
+
+    @_hear.register
+    def _(self, message: messages.Splits, worker: Worker) -> None:
+        self._context.feed(ProcSplits(proc=worker.proc, finer=message.finer))
 
     @_hear.register
     def _(self, message: messages.Injected, worker: Worker) -> None:
