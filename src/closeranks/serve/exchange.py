@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from closeranks.serve.http.head import Headers, Request, end_to_end, first, request_bytes
@@ -96,6 +97,35 @@ class Attempt:
         self._connection = None
         if self.exchange is not None:
             self.exchange.on_cut(self, cut, detail)
+
+
+class Aside:
+    """A question beside the answer; if it fails, nothing is lost but time."""
+
+    def __init__(self, told: Callable[[bytes], None]) -> None:
+        self._told = told
+        self._data: list[bytes] = []
+        self._bytes = 0
+        self._good = False
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        """See Answer."""
+        del headers
+        self._good = status < _ERROR
+
+    def on_data(self, data: bytes) -> None:
+        """See Answer."""
+        self._bytes += len(data)
+        if self._bytes <= HELD_BYTES_MAX:
+            self._data.append(data)
+
+    def on_end(self) -> None:
+        """See Answer."""
+        if self._good and self._bytes <= HELD_BYTES_MAX:
+            self._told(b"".join(self._data))
+
+    def on_cut(self, cut: Cut, detail: str) -> None:
+        """See Answer."""
 
 
 class Exchange:
@@ -263,6 +293,15 @@ class Exchange:
             self.on_cut(attempt, Cut.BAD_BYTES, relay.broken)
         elif attempt.readings < _FEW or attempt.readings % _FEW == 0:
             self._look_earlier(attempt)
+            if attempt.readings == _FEW:
+                self._ask_ahead(attempt.replica, relay)
+
+    def _ask_ahead(self, replica: Replica, relay: Relay) -> None:
+        question = relay.ahead(replica.settings.engine)
+        if question is not None:
+            headers = self._gateway.request_headers(self._request, replica, self.ask)
+            data = request_bytes(b"POST", replica.prefix + question.target, headers, question.body)
+            replica.pool.request(data, Aside(relay.prepared_ahead), lambda _: None)
 
     def _look_earlier(self, attempt: Attempt) -> None:
         """The stream has begun to flow, or has shown a quicker pace: what was to be looked at late is due earlier."""

@@ -6,9 +6,17 @@ from typing import Any, Final
 
 import msgspec
 
-from closeranks.serve.relay import Exactness, Finished, NoResume, Plan, Resume
+from closeranks.serve.relay import Exactness, Finished, NoResume, Plan, Prepare, Resume
 from closeranks.serve.stream.chunks import Addition, BadChunk, Delta, OpenAiReader, Reader
-from closeranks.serve.stream.engines import LLAMA_CPP, SGLANG, VLLM, Continuation, first_body
+from closeranks.serve.stream.engines import (
+    LLAMA_CPP,
+    SGLANG,
+    VLLM,
+    Continuation,
+    KnownPrompt,
+    first_body,
+    template_question,
+)
 from closeranks.serve.stream.pace import Pace
 from closeranks.serve.stream.policy import StreamPolicy
 from closeranks.serve.stream.regeneration import Diverged, Regeneration
@@ -31,7 +39,8 @@ class CompletionsRelay:
         self._splitter = Splitter()
         self.seen = Seen()
         self._reader: Reader = OpenAiReader(request.kind)
-        self._prompt_ids: list[int] = []
+        self._prompt = KnownPrompt()
+        self._asked_ahead = False
         self._continuation: Continuation | None = None
         self._regeneration: Regeneration | None = None
         self._verbatim = True  # the replica's events are forwarded as they are
@@ -53,7 +62,7 @@ class CompletionsRelay:
             if not self._continues(engine):
                 return self._again_from_the_start(engine)
             choice = self.seen.choice(0)
-            self._continuation = Continuation(self._request, choice, self._prompt_ids, invariant=self._invariant)
+            self._continuation = Continuation(self._request, choice, self._prompt, invariant=self._invariant)
         plan = self._continuation.plan(engine)
         if isinstance(plan, Finished):
             return Finished(data=self._emit(Addition([Delta(finish="length")])) + self.finale())
@@ -68,6 +77,17 @@ class CompletionsRelay:
             self._continuation = None  # the next replica is asked anew
         elif self._continuation is not None:
             self._continuation.prepared(answer)
+
+    def ahead(self, engine: str) -> Prepare | None:
+        """See Relay."""
+        if self._asked_ahead or engine != LLAMA_CPP or self._request.kind != "chat" or not self._continues(engine):
+            return None
+        self._asked_ahead = True
+        return template_question(self._request)
+
+    def prepared_ahead(self, answer: bytes) -> None:
+        """See Relay."""
+        self._prompt.note_text(answer)
 
     def begin(self) -> None:
         """See Relay."""
@@ -160,7 +180,7 @@ class CompletionsRelay:
         if any(delta.finish in CUT_SHORT for delta in addition.deltas):
             raise BadChunk("the engine was stopped from outside")
         if isinstance(self._reader, OpenAiReader) and self._reader.prompt_ids:
-            self._prompt_ids = self._prompt_ids or self._reader.prompt_ids
+            self._prompt.ids = self._prompt.ids or self._reader.prompt_ids
         return addition if self._regeneration is None else self._regeneration.rest_of(addition)
 
     def _note(self, addition: Addition) -> None:
