@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 from closeranks.serve.http.head import Headers, Request, end_to_end, first, request_bytes
 from closeranks.serve.http.upstream import Cut
 from closeranks.serve.relay import Finished, NoResume, Prepare, Relay
+from closeranks.serve.sessions.keeper import Keeper
+from closeranks.serve.stream.relay import CompletionsRelay
 from closeranks.serve.words import Again, Ask, Enough, Kind, Nowhere, Outcome, Placed, Shed, Waits
 
 if TYPE_CHECKING:
@@ -146,12 +148,34 @@ class Exchange:
         self._forwarding = False
         self._full = False
         self._over = False
+        self._keeper: Keeper | None = None
+
+    def go_on(self, request: Request, relay: CompletionsRelay, keeper: Keeper, backlog: bytes) -> None:
+        """Answer with the rest of a stream that was claimed: what was kept, then what a replica adds."""
+        if self._over:
+            return
+        self._request = request
+        self._relay, self._keeper, self._kind, self._forwarding = relay, keeper, Kind.RESUME, True
+        headers = [(b"content-type", b"text/event-stream"), (b"x-closeranks-stream", keeper.stream.encode())]
+        self._client.start(200, headers, None)
+        self._client.send(backlog)
+        if relay.seen.done:
+            self._finish()
+        else:
+            self._dispatch()
+
+    def taken_over(self) -> None:
+        """Another connection goes on with the stream: nothing more may be said here."""
+        self._end_attempt(Outcome.GONE)
+        self._keeper = None
+        self._close()
+        self._client.abort()
 
     def begin(self) -> None:
         """Ask for admission, and go on when it is given."""
         match self._traffic.admit(self._gateway.now_s(), self.ask):
             case Shed() as shed:
-                self._refuse(shed.status, shed.reason, shed.retry_after_s)
+                self.refuse(shed.status, shed.reason, shed.retry_after_s)
             case Waits() as waits:
                 self._gateway.wait(self)
                 self._timer = self._gateway.at(waits.until_s, self._waited_too_long)
@@ -164,10 +188,12 @@ class Exchange:
             self._timer.cancel()
             self._timer = None
         self._relay = self._gateway.relay_for(self._request, self.ask)
+        if isinstance(self._relay, CompletionsRelay):
+            self._keeper = self._gateway.keeper_for(self._request, self._relay, self._client.send, self.taken_over)
         self._dispatch()
 
     def _waited_too_long(self) -> None:
-        self._refuse(_UNAVAILABLE, "waited too long for its turn", 1.0)
+        self.refuse(_UNAVAILABLE, "waited too long for its turn", 1.0)
 
     # --- attempts -----------------------------------------------------------------------------------------------
 
@@ -188,7 +214,7 @@ class Exchange:
                     self._give_up(_BAD_GATEWAY, refusal.reason)
                     return
                 case Finished() as finished:
-                    self._client.send(finished.data)
+                    self._tell(finished.data)
                     self._finish()
                     return
                 case plan:
@@ -271,6 +297,8 @@ class Exchange:
         headers = [*end_to_end(attempt.headers), *self._gateway.response_headers(self.ask, attempt.replica, self._kind)]
         if self._relay is not None:
             headers.append((b"x-closeranks-resume", self._relay.exactness.encode()))
+        if self._keeper is not None:
+            headers.append((b"x-closeranks-stream", self._keeper.stream.encode()))
         self._client.start(attempt.status, headers, length)
         if self._full:
             attempt.pause()
@@ -287,7 +315,7 @@ class Exchange:
         if relay is None:
             self._client.send(data)
             return
-        self._client.send(relay.feed(data, now_s))
+        self._tell(relay.feed(data, now_s))
         if relay.broken:
             attempt.give_up()
             self.on_cut(attempt, Cut.BAD_BYTES, relay.broken)
@@ -302,6 +330,13 @@ class Exchange:
             headers = self._gateway.request_headers(self._request, replica, self.ask)
             data = request_bytes(b"POST", replica.prefix + question.target, headers, question.body)
             replica.pool.request(data, Aside(relay.prepared_ahead), lambda _: None)
+
+    def _tell(self, data: bytes) -> None:
+        """What a relay has for the client; by way of the store where the stream is kept."""
+        if self._keeper is not None and isinstance(self._relay, CompletionsRelay):
+            self._keeper.add(data, self._relay.taken())
+        else:
+            self._client.send(data)
 
     def _look_earlier(self, attempt: Attempt) -> None:
         """The stream has begun to flow, or has shown a quicker pace: what was to be looked at late is due earlier."""
@@ -339,7 +374,7 @@ class Exchange:
                 self._forward(attempt, len(body))
                 self._client.send(body)
             elif relay is not None:
-                self._client.send(relay.finale())
+                self._tell(relay.finale())
             self._finish()
 
     def _answered_badly(self, attempt: Attempt, outcome: Outcome) -> None:
@@ -386,7 +421,7 @@ class Exchange:
             self._give_up(_BAD_GATEWAY, reason)
             return
         if self._relay.complete:  # nothing is missing but the replica's goodbye
-            self._client.send(self._relay.finale())
+            self._tell(self._relay.finale())
             self._finish()
             return
         again = self._again(Kind.RESUME)
@@ -410,6 +445,8 @@ class Exchange:
     def client_gone(self) -> None:
         """Cancel upstream at once."""
         self._end_attempt(Outcome.GONE)
+        if self._keeper is not None:
+            self._keeper.drop()
         self._close()
 
     def client_full(self) -> None:
@@ -429,16 +466,22 @@ class Exchange:
 
     def _give_up(self, status: int, reason: str, retry_after_s: float | None = None) -> None:
         if not self._client.started:
-            self._refuse(status, reason, retry_after_s)
+            self.refuse(status, reason, retry_after_s)
             return
-        if self._relay is not None:
+        if self._relay is not None and self._keeper is not None:
+            self._keeper.add(self._relay.fail(reason), [])  # not kept: whoever comes back may have more luck
+            self._finish()
+        elif self._relay is not None:
             self._client.send(self._relay.fail(reason))
             self._finish()
         else:
             self._close()
             self._client.abort()
 
-    def _refuse(self, status: int, reason: str, retry_after_s: float | None) -> None:
+    def refuse(self, status: int, reason: str, retry_after_s: float | None = None) -> None:
+        """Answer with an error, and nothing else."""
+        if self._over:
+            return
         headers: Headers = []
         if retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % max(1, round(retry_after_s))))
@@ -447,7 +490,10 @@ class Exchange:
 
     def _finish(self) -> None:
         self._close()
-        self._client.finish()
+        if self._keeper is None:
+            self._client.finish()
+        else:
+            self._keeper.end(self._client.finish)
 
     def _close(self) -> None:
         if self._over:
