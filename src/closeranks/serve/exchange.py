@@ -10,6 +10,7 @@ from closeranks.serve.http.head import Headers, Request, end_to_end, first, requ
 from closeranks.serve.http.upstream import Cut
 from closeranks.serve.relay import Finished, NoResume, Prepare, Relay
 from closeranks.serve.sessions.keeper import Keeper
+from closeranks.serve.story import Visit
 from closeranks.serve.stream.relay import CompletionsRelay
 from closeranks.serve.words import Again, Ask, Enough, Kind, Nowhere, Outcome, Placed, Shed, Waits
 
@@ -149,6 +150,7 @@ class Exchange:
         self._full = False
         self._over = False
         self._keeper: Keeper | None = None
+        self.story = gateway.story_of(request, ask)
 
     def go_on(self, request: Request, relay: CompletionsRelay, keeper: Keeper, backlog: bytes) -> None:
         """Answer with the rest of a stream that was claimed: what was kept, then what a replica adds."""
@@ -158,6 +160,7 @@ class Exchange:
         self._relay, self._keeper, self._kind, self._forwarding = relay, keeper, Kind.RESUME, True
         headers = [(b"content-type", b"text/event-stream"), (b"x-closeranks-stream", keeper.stream.encode())]
         self._client.start(200, headers, None)
+        self.story.status, self.story.first_byte_s = 200, self._gateway.now_s() - self.story.began_s
         self._client.send(backlog)
         if relay.seen.done:
             self._finish()
@@ -175,6 +178,7 @@ class Exchange:
         """Ask for admission, and go on when it is given."""
         match self._traffic.admit(self._gateway.now_s(), self.ask):
             case Shed() as shed:
+                self.story.shed = True
                 self.refuse(shed.status, shed.reason, shed.retry_after_s)
             case Waits() as waits:
                 self._gateway.wait(self)
@@ -223,6 +227,7 @@ class Exchange:
                 relay.begin()
         attempt = self._attempt = Attempt(self, replica, now_s, preparing=preparing)
         self._traffic.begun(now_s, self.ask, replica.settings.name, self._kind)
+        self.story.visits.append(Visit(replica.settings.name, self._kind, now_s))
         headers = self._gateway.request_headers(request, replica, self.ask)
         data = request_bytes(request.method, replica.prefix + target, headers, body)
         if self._timer is None:
@@ -267,12 +272,15 @@ class Exchange:
         works = attempt.body > 0 and now_s < attempt.replica.heard_s + allowed_s
         return not works and self._traffic.elsewhere(now_s, self.ask, attempt.replica.settings.name)
 
-    def _end_attempt(self, outcome: Outcome) -> None:
+    def _end_attempt(self, outcome: Outcome, detail: str = "") -> None:
         attempt, self._attempt = self._attempt, None
         if attempt is None:
             return
         attempt.give_up()
-        self._traffic.ended(self._gateway.now_s(), self.ask, attempt.replica.settings.name, outcome)
+        now_s = self._gateway.now_s()
+        visit = self.story.visits[-1]
+        visit.ended_s, visit.outcome, visit.detail = now_s, outcome, detail
+        self._traffic.ended(now_s, self.ask, attempt.replica.settings.name, outcome)
 
     # --- what a replica says --------------------------------------------------------------------------------------
 
@@ -287,7 +295,7 @@ class Exchange:
         if streamed and attempt.status < _ERROR:
             self._forward(attempt, None)
             return
-        self._relay = None
+        self._relay = self._keeper = None
         length = first(attempt.headers, b"content-length")
         if length is not None and int(length) > HELD_BYTES_MAX:
             self._forward(attempt, int(length))
@@ -300,6 +308,7 @@ class Exchange:
         if self._keeper is not None:
             headers.append((b"x-closeranks-stream", self._keeper.stream.encode()))
         self._client.start(attempt.status, headers, length)
+        self.story.status, self.story.first_byte_s = attempt.status, self._gateway.now_s() - self.story.began_s
         if self._full:
             attempt.pause()
 
@@ -307,6 +316,8 @@ class Exchange:
         """Some of the body."""
         now_s = attempt.heard_s = attempt.replica.heard_s = self._gateway.now_s()
         relay = self._relay
+        if self._full:
+            attempt.pause()
         if attempt.preparing or not self._forwarding or (relay is not None and attempt.status >= _ERROR):
             attempt.held.append(data)
             if attempt.body > HELD_BYTES_MAX:
@@ -396,7 +407,7 @@ class Exchange:
 
     def on_cut(self, attempt: Attempt, cut: Cut, detail: str) -> None:
         """The answer will not be complete."""
-        self._end_attempt(_OUTCOMES.get(cut, Outcome.BROKEN))
+        self._end_attempt(_OUTCOMES.get(cut, Outcome.BROKEN), f"{cut}: {detail}")
         name = attempt.replica.settings.name
         reason = f"{name}: {cut}: {detail}"
         if attempt.preparing and self._relay is not None:
@@ -405,7 +416,6 @@ class Exchange:
             self._send(attempt.replica, self._gateway.now_s())
             return
         self._tried.append(name)
-        self._gateway.saw_cut(self.ask, name, cut, detail)
         if self._client.started:
             self._continue(reason)
             return
@@ -468,6 +478,7 @@ class Exchange:
         if not self._client.started:
             self.refuse(status, reason, retry_after_s)
             return
+        self.story.error = reason
         if self._relay is not None and self._keeper is not None:
             self._keeper.add(self._relay.fail(reason), [])  # not kept: whoever comes back may have more luck
             self._finish()
@@ -482,6 +493,7 @@ class Exchange:
         """Answer with an error, and nothing else."""
         if self._over:
             return
+        self.story.status, self.story.error = status, reason
         headers: Headers = []
         if retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % max(1, round(retry_after_s))))
@@ -489,6 +501,7 @@ class Exchange:
         self._client.fail(status, reason, headers)
 
     def _finish(self) -> None:
+        self.story.whole = not self.story.error
         self._close()
         if self._keeper is None:
             self._client.finish()
@@ -499,6 +512,9 @@ class Exchange:
         if self._over:
             return
         self._over = True
+        story = self.story
+        story.ended_s, story.sent_bytes = self._gateway.now_s(), self._client.sent_bytes
+        story.exactness = self._relay.exactness if self._relay is not None else ""
         for timer in (self._timer, self._pause):
             if timer is not None:
                 timer.cancel()

@@ -7,18 +7,20 @@ import contextlib
 import itertools
 import secrets
 import ssl
+import time
 from collections.abc import Callable
 
 from closeranks.serve.exchange import Exchange
 from closeranks.serve.http.head import Headers, Request, end_to_end
 from closeranks.serve.http.server import ClientConnection, Limits
-from closeranks.serve.http.upstream import Cut, Pool, Target
+from closeranks.serve.http.upstream import Pool, Target
 from closeranks.serve.relay import Relay
 from closeranks.serve.sessions.keeper import Keeper
 from closeranks.serve.sessions.opening import open_streams
 from closeranks.serve.sessions.record import EventId, Head, owner_of
 from closeranks.serve.sessions.store import StoreError
 from closeranks.serve.settings import ReplicaSettings, Settings
+from closeranks.serve.story import Observer, Story
 from closeranks.serve.stream.numbering import Numbering, after, last_of
 from closeranks.serve.stream.pace import Gaps, Pace
 from closeranks.serve.stream.relay import CompletionsRelay
@@ -55,6 +57,7 @@ class Gateway:
         }
         self._invariant = all(replica.invariant for replica in settings.replica)
         self._gaps: dict[str, Gaps] = {}
+        self.observers: tuple[Observer, ...] = ()
         self._streams = open_streams(settings.sessions)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -108,6 +111,8 @@ class Gateway:
             task.cancel()
         if self._streams is not None:
             await self._streams.close()
+        for observer in self.observers:
+            observer.close()
         await asyncio.sleep(0)
 
     def _sweep(self) -> None:
@@ -144,6 +149,23 @@ class Gateway:
         now_s = self.now_s()
         return Ask(number=next(self._numbers), arrived_s=now_s, deadline_s=now_s + self.settings.timeouts.request_s)
 
+    def story_of(self, request: Request, ask: Ask) -> Story:
+        """The beginning of what will be told of a request."""
+        trace = request.header(b"traceparent") or b""
+        return Story(
+            number=ask.number,
+            method=request.method.decode("latin-1"),
+            path=request.path.decode("latin-1"),
+            client=request.client,
+            began_s=ask.arrived_s,
+            wall_s=time.time(),
+            tenant=ask.tenant,
+            model=ask.model,
+            stream=ask.stream,
+            trace=trace.decode("latin-1"),
+            visits=[],
+        )
+
     def wait(self, exchange: Exchange) -> None:
         """The exchange waits for its admission."""
         self._waiting[exchange.ask.number] = exchange
@@ -151,6 +173,8 @@ class Gateway:
     def over(self, exchange: Exchange) -> None:
         """The exchange has ended; others may begin."""
         self._open.discard(exchange)
+        for observer in self.observers:
+            observer.ended(exchange.story)
         if not self._open:
             self._idle.set()
         self._waiting.pop(exchange.ask.number, None)
@@ -214,10 +238,6 @@ class Gateway:
         """The headers that are added to an answer."""
         del ask, kind
         return [(b"x-closeranks-replica", replica.settings.name.encode())]
-
-    def saw_cut(self, ask: Ask, replica: str, cut: Cut, detail: str) -> None:
-        """An answer was cut."""
-        del ask, replica, cut, detail
 
 
 def _owner(request: Request) -> str:
