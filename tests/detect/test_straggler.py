@@ -75,9 +75,8 @@ def test_a_process_that_shows_nothing_blinds_nobody():
 
 
 def test_one_pause_in_a_window_is_no_straggler():
-    steps = [
-        Step(own_s={**s.own_s, 0: s.own_s[0] * (5 if i % 5 == 0 else 1)}) for i, s in enumerate(job(200, 0.02, {}))
-    ]
+    pauses = enumerate(job(200, 0.02, {}))
+    steps = [Step(own_s={**s.own_s, 0: s.own_s[0] * (5 if number % 5 == 0 else 1)}) for number, s in pauses]
     assert not watched(steps)[1]
 
 
@@ -110,7 +109,8 @@ def test_steps_that_grow_while_nobody_has_more_to_do_are_spent_in_the_collective
     slower = [Step(own_s=s.own_s, period_s=max(s.own_s.values()) + 0.4) for s in job(100, 0.02, {}, 1)]
     _, found = watched([*steps, *slower])
     assert [type(finding) for _, finding in found] == [Slack]
-    assert found[0][1].apart_s > 0.3 > 0.2 > found[0][1].usual_s
+    assert found[0][1].apart_s > 0.3
+    assert found[0][1].usual_s < 0.2
 
 
 @given(st.lists(st.dictionaries(st.integers(0, 3), st.floats(allow_nan=True, allow_infinity=True)), max_size=60))

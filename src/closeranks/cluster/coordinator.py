@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from closeranks.cluster.absence import Absences
@@ -40,7 +41,7 @@ from closeranks.decide.protocol import (
     TermPoisoned,
     Tick,
 )
-from closeranks.events import AnyEvent, CoordinatorBegan, NodeAccepted, NodeGone, Stamp
+from closeranks.events import AnyEvent, CoordinatorBegan, IncidentClosed, NodeAccepted, NodeGone, Stamp
 from closeranks.nodes import words
 from closeranks.nodes.link import Connection, Ears, End
 from closeranks.run.brain import bounds_of
@@ -72,6 +73,7 @@ class Coordinator:
         self.absences.has_room = self._mind.has_room
         self.absences.silent, self.absences.back = self._silent, self._back
         self._progress = Progress(bounds_of(options), self._ask)
+        self._progress.domains_of = self._domains_of
         self._agreement = Agreement()
         self._announcer = Announcer(self._record, self._attendees.get, self._complain)
         self._decisions: asyncio.Queue[Decision] = asyncio.Queue()
@@ -302,6 +304,8 @@ class Coordinator:
     def _decide(self, decision: Decision) -> None:
         if isinstance(decision, Note):
             self._note(decision.event)
+            if isinstance(decision.event, IncidentClosed):
+                self._progress.stragglers.recovered(decision.event.first_step_s)
         else:
             self._decisions.put_nowait(decision)
 
@@ -414,6 +418,10 @@ class Coordinator:
     def _tell_all(self, word: words.FromCoordinator) -> None:
         for attendee in self._attendees.values():
             attendee.send(word)
+
+    def _domains_of(self, node: str) -> Mapping[str, str]:
+        attendee = self._attendees.get(node)
+        return {} if attendee is None or attendee.introduction is None else attendee.introduction.domains
 
     def _ask(self, node: str, proc: int) -> None:
         attendee = self._attendees.get(node)

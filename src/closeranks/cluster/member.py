@@ -134,7 +134,15 @@ class Member:
             case Tick():
                 return ()
             case StepDone():
-                self._closed.append(words.ClosedHere(step=fact.step, duration_s=fact.duration_s))
+                newest = self._parts.watch.newest
+                self._closed.append(
+                    words.ClosedHere(
+                        step=fact.step,
+                        duration_s=fact.duration_s,
+                        own_s=dict(newest.own_s),
+                        period_s=newest.period_s,
+                    )
+                )
                 self._closed_step = fact.step  # not the highest: a group may have begun with an older state
                 return ()
             case StopAsked():

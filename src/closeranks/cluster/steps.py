@@ -75,6 +75,11 @@ class Signs:
         """The node is gone."""
         self._signs.pop(node, None)
 
+    def sections(self, nodes: Iterable[str]) -> dict[int, Mapping[str, float]]:
+        """By process: seconds spent in each named operation, as last told."""
+        signs = (sign for node in nodes for sign in self._signs.get(node, (0, ()))[1])
+        return {sign.proc: sign.sections_s for sign in signs}
+
     def readings(self, nodes: Iterable[str], procs: Mapping[int, int]) -> dict[int, Reading]:
         """By process, those on ``nodes`` that sit where the newest term put them (``procs``: process to seat)."""
         found: dict[int, Reading] = {}

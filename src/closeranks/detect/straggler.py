@@ -14,6 +14,7 @@ relative bound in none.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -133,7 +134,7 @@ def _levels(steps: Sequence[Step]) -> dict[int, list[float]]:
 
 def _noise(levels: Mapping[int, Sequence[float]]) -> float:
     """Standard deviation of a process's level from step to step, from neighbours: a drift is no noise."""
-    moves = [abs(b - a) for one in levels.values() for a, b in zip(one, one[1:], strict=False)]
+    moves = [abs(b - a) for one in levels.values() for a, b in itertools.pairwise(one)]
     return _SCALE_OF_DIFFERENCES * statistics.median(moves) if moves else math.inf
 
 

@@ -119,6 +119,8 @@ class Carry:
         self._context.note(decision.event, self.stamp)
         if isinstance(decision.event, IncidentOpened | IncidentClosed):
             self._hooks.run(decision.event)
+            if isinstance(decision.event, IncidentClosed) and self._watch.stragglers is not None:
+                self._watch.stragglers.recovered(decision.event.first_step_s)
         elif isinstance(decision.event, Decided):
             self._keeping.loss_seen(decision.event.rung)
         elif isinstance(decision.event, ErrorSeen) and decision.event.detector == Seen.DIGEST.value:
