@@ -18,6 +18,7 @@ VERBS: Final = {
     "fit": ("closeranks.cli.fit", "Learn failure rates, with their uncertainty, from a trace of failures."),
     "simulate": ("closeranks.cli.simulate", "Play policies on a virtual cluster under the real controller."),
     "ckpt": ("closeranks.cli.ckpt", "Look at checkpoints, check, compare, keep, drill and convert them."),
+    "probe": ("closeranks.cli.probe", "Try this machine before it is trusted with work."),
     "drill": ("closeranks.cli.drill", "Run a command under a plan of faults; the verdict is the exit status."),
     "drill-nodes": ("closeranks.cli.drill_nodes", "Break whole nodes of a job at random, on this machine."),
 }
