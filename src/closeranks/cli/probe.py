@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 def probe(  # noqa: PLR0913, PLR0917 - typer reads the options from the signature
-    level: Annotated[Level, typer.Option(help="quick: a second; burn-in: minutes, for a new or repaired node.")] = (
+    level: Annotated[Level, typer.Option(help="start: as when a run starts; quick: a second; burn-in: minutes.")] = (
         Level.QUICK
     ),
     folder: Annotated[Path, typer.Option(help="Whose file system is written to and read back.")] = Path(),

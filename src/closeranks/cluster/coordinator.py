@@ -213,14 +213,27 @@ class Coordinator:
         attendee.report = word
         self.absences.reported(attendee)
         if word.failed:
-            self._note(
-                NodeGone(node=attendee.node, boot=attendee.boot, detail=f"it cannot take workers: {word.failed}")
-            )
+            self._turn_down(attendee, word)
             return
         if self._mind.whole:
             self._admit(attendee)
         else:
             self._arrived.set()
+
+    def _turn_down(self, attendee: Attendee, report: words.Report) -> None:
+        """The node says that it should get no work: it is counted with no longer, unless it holds seats."""
+        detail = f"it cannot take workers: {report.failed}"
+        spares: tuple[int, ...] = ()
+        if attendee.admitted:
+            there = [proc for proc in self._mind.state.procs.values() if proc.node == attendee.node]
+            if any(proc.seat is not None for proc in there):
+                return  # its own journal tells why; what trains there trains on
+            spares = tuple(proc.proc for proc in there)
+        self._note(NodeGone(node=attendee.node, boot=attendee.boot, detail=detail))
+        if attendee.admitted:
+            attendee.admitted = attendee.silent = False
+            self._feed(NodeLost(node=attendee.node, detail=detail))
+            attendee.send(words.Dismissed(procs=spares))
 
     def _admit(self, attendee: Attendee) -> None:
         """The controller counts with this node from now on."""

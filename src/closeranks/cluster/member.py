@@ -29,6 +29,8 @@ from closeranks.nodes import words
 from closeranks.nodes.calling import Caller, Hearer, Missed
 from closeranks.nodes.link import Connection, Ears, End
 from closeranks.nodes.probes import Supervisor, answer_probes, probe
+from closeranks.probe.checks import Level, Subject, checked
+from closeranks.run.beside import beside
 from closeranks.run.births import Births
 from closeranks.run.carry import Carry
 from closeranks.run.context import Context
@@ -40,6 +42,7 @@ from closeranks.run.worker import Worker
 _LOOK_S: Final = 0.05
 _PROBE_S: Final = 1.0
 _REACH_S: Final = 1.5
+_CHECKS_S: Final = 60.0
 _MEMBERS_MAX_BEATS: Final = 64  # sent beats whose answer is awaited
 _FAREWELL_S: Final = 30.0
 _UNLED_S: Final = 30.0  # without an authority a leader that is gone so long is gone for good
@@ -97,12 +100,28 @@ class Member:
             self._probes = await answer_probes(here, self._identity.keys, own)
         except OSError as error:
             return f"node {self._identity.node}: {error}; name another address with --interface"
+        await self._check()
         self._candidate.replace = self._elected
         self._candidate.on_lost = self._candidate_lost
         self._note_start()
         self._candidate.start()
         self._context.spawn(self._look())
         return ""
+
+    async def _check(self) -> None:
+        """Try this node before it offers its slots: the leader seats nobody on one that says it failed."""
+        subject = Subject(folder=self._context.folder)
+        try:
+            event, self.failed = await beside(lambda: checked(Level.START, subject), "checks", _CHECKS_S)
+        except TimeoutError:
+            self.failed = f"its checks have not ended within {_CHECKS_S:g} s"
+        else:
+            self._context.note(event)
+
+    def unwell(self, reason: str) -> None:
+        """Telemetry speaks against this node, or ("") does so no longer: it should get no new work meanwhile."""
+        self.failed = reason
+        self._say(self._report())
 
     def _note_start(self) -> None:
         identity, options = self._identity, self._context.options

@@ -1,4 +1,4 @@
-"""The tests that a node passes before it takes work: quick ones at every start, a burn-in when new or repaired."""
+"""The tests that a node passes before it takes work: short ones at every start, a burn-in when new or repaired."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _MIB: Final = 2**20
 class Level(StrEnum):
     """How much is tried."""
 
+    START = "start"  # a tenth of a second: what a supervisor does before it takes work
     QUICK = "quick"  # about a second
     BURN_IN = "burn-in"  # minutes
 
@@ -33,6 +34,7 @@ class _Sizes(NamedTuple):
 
 
 _SIZES: Final = {
+    Level.START: _Sizes(8 * _MIB, _MIB, 2 * _MIB, 1),
     Level.QUICK: _Sizes(32 * _MIB, 4 * _MIB, 16 * _MIB, 4),
     Level.BURN_IN: _Sizes(2048 * _MIB, 512 * _MIB, 1024 * _MIB, 2000),
 }
