@@ -87,13 +87,13 @@ class FakeReplica:
 
 
 @contextlib.asynccontextmanager
-async def gateway(*scripts, more=""):
-    """A gateway and its replicas ``a``, ``b``, ...; yields (gateway, port, replicas)."""
+async def gateway(*scripts, more="", replica=""):
+    """A gateway and its replicas ``a``, ``b``, ... with ``replica`` in their tables: (gateway, port, replicas)."""
     replicas = [await FakeReplica(script).start() for script in scripts]
     names = "abcdefgh"
     tables = [
-        f'[[replica]]\nname = "{name}"\nurl = "http://127.0.0.1:{replica.port}"\n'
-        for name, replica in zip(names, replicas, strict=False)
+        f'[[replica]]\nname = "{name}"\nurl = "http://127.0.0.1:{fake.port}"\n{replica}'
+        for name, fake in zip(names, replicas, strict=False)
     ]
     front = Gateway(parse(f"{more}\n[listen]\nport = 0\n{''.join(tables)}", "test.toml"))
     port = await front.start()
@@ -101,8 +101,8 @@ async def gateway(*scripts, more=""):
         yield front, port, replicas
     finally:
         await front.close()
-        for replica in replicas:
-            await replica.stop()
+        for fake in replicas:
+            await fake.stop()
 
 
 OPENED = set()

@@ -24,6 +24,7 @@ from closeranks.cluster.term_stores import TermStores
 from closeranks.decide import allegiance
 from closeranks.decide.allegiance import Accepted, Allegiance, Order
 from closeranks.decide.protocol import Decision, EndRun, Fact, Isolate, StartGroup, StepDone, StopAsked, Tick
+from closeranks.detect.straggler import Step
 from closeranks.events import CoordinatorFollowed, CoordinatorLost, NodeStarted
 from closeranks.nodes import words
 from closeranks.nodes.calling import Caller, Hearer, Missed
@@ -32,6 +33,7 @@ from closeranks.nodes.probes import Supervisor, answer_probes, probe
 from closeranks.probe.checks import Level, Subject, checked
 from closeranks.run.beside import beside
 from closeranks.run.births import Births
+from closeranks.run.brain import settings_of
 from closeranks.run.carry import Carry
 from closeranks.run.context import Context
 from closeranks.run.doubts import ask
@@ -54,6 +56,17 @@ class Parts(NamedTuple):
     exits: Exits
     watch: Watch
     carry: Carry
+
+
+def _closed_here(fact: StepDone, shown: Step) -> words.ClosedHere:
+    return words.ClosedHere(
+        step=fact.step,
+        duration_s=fact.duration_s,
+        loss=fact.loss,
+        grad_norm=fact.grad_norm,
+        own_s=dict(shown.own_s),
+        period_s=shown.period_s,
+    )
 
 
 class Member:
@@ -153,15 +166,7 @@ class Member:
             case Tick():
                 return ()
             case StepDone():
-                newest = self._parts.watch.newest
-                self._closed.append(
-                    words.ClosedHere(
-                        step=fact.step,
-                        duration_s=fact.duration_s,
-                        own_s=dict(newest.own_s),
-                        period_s=newest.period_s,
-                    )
-                )
+                self._closed.append(_closed_here(fact, self._parts.watch.newest))
                 self._closed_step = fact.step  # not the highest: a group may have begun with an older state
                 return ()
             case StopAsked():
@@ -275,6 +280,7 @@ class Member:
         self._beats.clear()
         self._granted_beat = 0
         self._context.term = max(self._context.term, word.term)
+        self._context.seats = self._known.size = len(word.places) or self._context.seats
         connection.send(self._report())
         for fact in self._stop:
             connection.send(words.Heard(fact=fact))
@@ -349,7 +355,7 @@ class Member:
                 self._give_up(now_s)
 
     def _patience_s(self) -> float:
-        return _UNLED_S if self._allegiance.epoch else self._context.options.join_timeout_s
+        return _UNLED_S if self._allegiance.epoch else settings_of(self._context.options).deadlines.nodes_s
 
     def _give_up(self, now_s: float) -> None:
         why = f" ({self._missed_of[0]})" if self._missed_of else ""

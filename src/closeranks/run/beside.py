@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,22 +20,17 @@ async def beside(work: Callable[[], T], name: str, within_s: float) -> T:
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 
-    def tell(value: T | None, error: Exception | None) -> None:
-        if result.done():
-            return
-        if error is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(value)  # type: ignore[arg-type] - the value of work, which may be None
+    def tell(come: Callable[[], None]) -> None:
+        if not result.done():
+            come()
 
     def run() -> None:
-        value, error = None, None
         try:
-            value = work()
-        except Exception as raised:
-            error = raised
+            come = functools.partial(result.set_result, work())
+        except Exception as error:
+            come = functools.partial(result.set_exception, error)
         if not loop.is_closed():
-            loop.call_soon_threadsafe(tell, value, error)
+            loop.call_soon_threadsafe(tell, come)
 
     threading.Thread(target=run, name=name, daemon=True).start()
     async with asyncio.timeout(within_s):

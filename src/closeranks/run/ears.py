@@ -16,8 +16,10 @@ from closeranks.decide.protocol import (
     ProcRegrouped,
     ProcRestored,
     ProcResumed,
+    ProcSplits,
     TermPoisoned,
 )
+from closeranks.drill import blows
 from closeranks.events import (
     FaultInjected,
     PreflightDone,
@@ -189,12 +191,17 @@ class Ears:
             )
 
     @_hear.register
+    def _(self, message: messages.Splits, worker: Worker) -> None:
+        self._context.feed(ProcSplits(proc=worker.proc, finer=message.finer))
+
+    @_hear.register
     def _(self, message: messages.Injected, worker: Worker) -> None:
         self._context.note(
             FaultInjected(
                 fault=message.fault, seat=worker.seat, proc=worker.proc, step=message.step, moment=message.moment
             )
         )
+        blows.heard(message.fault)
 
     def _agree(self) -> bool:
         """Compare once all seats of a group have joined; False when the run had to be ended over it."""

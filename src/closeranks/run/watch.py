@@ -19,7 +19,7 @@ from closeranks.run.exits import Exits
 from closeranks.run.orphans import Orphans
 from closeranks.run.stacks import capture
 from closeranks.run.stragglers import Stragglers
-from closeranks.run.tally import Tally
+from closeranks.run.tally import Tally, mean_of
 from closeranks.run.worker import Worker
 from closeranks.signs import Reading
 
@@ -56,7 +56,7 @@ class Watch:
 
     def expect(self) -> None:
         """A term begins: the seats of this node may be others than before."""
-        self._tally.expect(self._context.members)
+        self._tally.expect(self._context.members, self._context.seats)
         self._closed_s = 0.0
         if self.stragglers is not None:
             self.stragglers.disturbed()
@@ -172,7 +172,15 @@ class Watch:
     def _close(self, closed: StepClosed, totals_s: Mapping[int, Mapping[str, float]]) -> None:
         self._context.note(closed)
         self._weigh(closed, totals_s)
-        self._context.feed(StepDone(step=closed.step, duration_s=closed.closed_mono_s - closed.began_mono_s))
+        norms = [reading.grad_norm for _, _, reading in self._readings()]  # of this step, or of the one that is open
+        self._context.feed(
+            StepDone(
+                step=closed.step,
+                duration_s=closed.closed_mono_s - closed.began_mono_s,
+                loss=mean_of(closed.losses),
+                grad_norm=mean_of(norms),
+            )
+        )
         self.on_step(closed)
 
     def _weigh(self, closed: StepClosed, totals_s: Mapping[int, Mapping[str, float]]) -> None:

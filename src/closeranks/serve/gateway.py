@@ -14,6 +14,9 @@ from closeranks.serve.http.server import ClientConnection, Limits
 from closeranks.serve.http.upstream import Cut, Pool, Target
 from closeranks.serve.relay import Relay
 from closeranks.serve.settings import ReplicaSettings, Settings
+from closeranks.serve.stream.pace import Gaps, Pace
+from closeranks.serve.stream.relay import CompletionsRelay
+from closeranks.serve.stream.request import parse
 from closeranks.serve.traffic import Traffic
 from closeranks.serve.words import Ask, Kind
 
@@ -29,6 +32,7 @@ class Replica:
         self.prefix = target.prefix.encode()
         self.authority = target.authority
         self.pool = Pool(target, connect_s=connect_s, context=context)
+        self.heard_s = 0.0  # when it last sent anything to anybody
 
 
 class Gateway:
@@ -43,6 +47,8 @@ class Gateway:
         self.replicas = {
             replica.name: Replica(replica, settings.timeouts.connect_s, context) for replica in settings.replica
         }
+        self._invariant = all(replica.invariant for replica in settings.replica)
+        self._gaps: dict[str, Gaps] = {}
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Exchange] = {}
@@ -137,8 +143,13 @@ class Gateway:
 
     def relay_for(self, request: Request, ask: Ask) -> Relay | None:
         """What keeps the answer to this request whole; None: it is passed through."""
-        del request, ask
-        return None
+        if self.settings.streams.on_cut == "pass" or request.method != b"POST":
+            return None
+        wanted = parse(request.target, request.body)
+        if wanted is None:
+            return None
+        pace = Pace(self.settings.stall, self._gaps.setdefault(ask.model, Gaps()))
+        return CompletionsRelay(wanted, self.settings.streams, pace, invariant=self._invariant)
 
     def request_headers(self, request: Request, replica: Replica, ask: Ask) -> Headers:
         """The headers that a replica gets."""
