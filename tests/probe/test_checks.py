@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import socket
+import time
 
 import numpy as np
 import pytest
@@ -10,9 +13,11 @@ from typer.testing import CliRunner
 from closeranks.checkpoint.peer_wire import Address
 from closeranks.cli.main import app_for
 from closeranks.cli.probe import status_of
+from closeranks.decide import quarantine
 from closeranks.probe import checks, host, link, memory, nvml, processors, storage
 from closeranks.probe.checks import Level, Subject, checked, run_checks
 from closeranks.probe.outcome import Absent, Failed, Passed, Unknown, told
+from closeranks.run.node_history import NodeHistory, default_file
 
 MIB = 2**20
 TOKEN = secrets.token_hex(16)
@@ -133,6 +138,17 @@ def test_the_verb_prints_json_and_nothing_else(tmp_path):
     result = CliRunner().invoke(app_for(arguments), arguments)
     assert result.exit_code in (0, 3)
     assert json.loads(result.stdout)["checks"]["storage"]["outcome"] == "passed"
+
+
+def test_a_failure_is_remembered_and_a_burn_in_that_passes_takes_it_back(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    host_name = socket.gethostname()
+    arguments = ["probe", "--remember", "--level", "burn-in", "--folder", str(tmp_path)]
+    for outcome, kept_out in ((Failed("a bit is stuck"), True), (Passed(""), False)):
+        monkeypatch.setattr("closeranks.cli.probe.run_checks", lambda *_, outcome=outcome: {"memory": outcome})
+        CliRunner().invoke(app_for(arguments), arguments)
+        register = NodeHistory(default_file(os.environ)).read()
+        assert isinstance(quarantine.admit(register, host_name, time.time()), quarantine.Refused) == kept_out
 
 
 def test_a_wrong_address_is_refused_with_what_is_expected(monkeypatch):

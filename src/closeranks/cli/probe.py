@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -16,14 +18,18 @@ from rich.table import Table
 from rich.text import Text
 
 from closeranks.checkpoint.peer_wire import Address
+from closeranks.decide.node_records import FOR_GOOD_H, KeptOut, Line, Passed
+from closeranks.decide.quarantine import By
 from closeranks.nodes.handshake import TokenProblem, read_token
 from closeranks.probe.checks import Level, Subject, run_checks
 from closeranks.probe.link import serving
 from closeranks.probe.outcome import Failed, Outcome, Unknown
+from closeranks.run.node_history import HistoryProblem, NodeHistory, default_file
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNKNOWN: Final = 3
+_REASON_CHARS: Final = 1000
 _STYLES: Final = {"passed": "green", "failed": "bold red", "absent": "dim", "unknown": "yellow"}
 
 
@@ -41,6 +47,9 @@ def probe(  # noqa: PLR0913, PLR0917 - typer reads the options from the signatur
     serve: Annotated[str, typer.Option(metavar="HOST:PORT", help="Answer a peer's link test until Ctrl-C.")] = "",
     token_file: Annotated[Path | None, typer.Option(help="The secret that both ends of a link share.")] = None,
     accelerators: Annotated[int | None, typer.Option(min=0, help="How many there should be.")] = None,
+    remember: Annotated[
+        bool, typer.Option("--remember", help="Tell the history of nodes: a failure keeps this one out.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Exit status: 0 when nothing is wrong, 1 when something failed, 3 when something could not be found out."""
@@ -59,7 +68,27 @@ def probe(  # noqa: PLR0913, PLR0917 - typer reads the options from the signatur
         sys.stdout.write(msgspec.json.encode({"level": level, "checks": outcomes}).decode() + "\n")
     else:
         _print(Console(highlight=False), outcomes)
+    if remember:
+        _remember(level, outcomes)
     raise typer.Exit(status_of(outcomes))
+
+
+def _remember(level: Level, outcomes: dict[str, Outcome]) -> None:
+    """A check that failed keeps the node out until one passes; only a burn-in in which nothing is unknown passes."""
+    host, now_s = socket.gethostname(), time.time()
+    failed = [f"{name}: {outcome.reason}" for name, outcome in outcomes.items() if isinstance(outcome, Failed)]
+    if failed:
+        reason = "; ".join(failed)[:_REASON_CHARS]
+        line: Line = KeptOut(host=host, wall_s=now_s, hours=FOR_GOOD_H, reason=reason, by=By.CHECK)
+    elif level is Level.BURN_IN and status_of(outcomes) == 0:
+        line = Passed(host=host, wall_s=now_s)
+    else:
+        return
+    try:
+        NodeHistory(default_file(os.environ)).add(line)
+    except HistoryProblem as problem:
+        typer.echo(f"closeranks probe: {problem}", err=True)
+        raise typer.Exit(EXIT_USAGE) from problem
 
 
 def status_of(outcomes: dict[str, Outcome]) -> int:
