@@ -24,9 +24,11 @@ from closeranks.events import (
     IncidentClosed,
     IncidentOpened,
     IncidentWidened,
+    NetworkSlow,
     NodeAccepted,
     NodeGone,
     NodeStarted,
+    NodeUnwell,
     NormalAgain,
     PhaseBegan,
     PreflightDone,
@@ -50,11 +52,13 @@ from closeranks.events import (
     StateLoaded,
     StepClosed,
     StoreOpened,
+    StragglerNamed,
     TermBegan,
     TierMissed,
     TierReached,
     TimerSummary,
 )
+from closeranks.observe.health import describe_health
 
 
 class Level(IntEnum):
@@ -87,6 +91,9 @@ _TROUBLES = (
     TierMissed,
     CoordinatorLost,
     NodeGone,
+    StragglerNamed,
+    NetworkSlow,
+    NodeUnwell,
 )
 
 
@@ -129,7 +136,7 @@ def how_ended(exited: ProcessExited) -> str:
 
 def describe(event: AnyEvent) -> str:
     """What happened, in words."""
-    parts = (_describe_life, _describe_nodes, _describe_trouble, _describe_recovery, _describe_state)
+    parts = (_describe_life, _describe_nodes, describe_health, _describe_trouble, _describe_recovery, _describe_state)
     return next((told for part in parts if (told := part(event))), type(event).__name__)
 
 

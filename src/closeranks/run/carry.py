@@ -131,6 +131,8 @@ class Carry:
         self.on_note(decision.event)
         if isinstance(decision.event, IncidentOpened | IncidentClosed):
             self._hooks.run(decision.event)
+            if isinstance(decision.event, IncidentClosed) and self._watch.stragglers is not None:
+                self._watch.stragglers.recovered(decision.event.first_step_s)
         elif isinstance(decision.event, Decided):
             self._keeping.loss_seen(decision.event.rung)
         elif isinstance(decision.event, ErrorSeen) and decision.event.detector == Seen.DIGEST.value:

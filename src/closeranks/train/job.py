@@ -34,7 +34,7 @@ from closeranks.train.randomness import Randomness
 from closeranks.train.rehearsal import Rehearsal
 from closeranks.train.seat_page import SeatPage
 from closeranks.train.steps import Loop, Step
-from closeranks.train.timers import Timers
+from closeranks.train.timers import Timers, watch_garbage
 from closeranks.train.undo import UndoArea, ddp_parts
 from closeranks.train.untyped import dist
 from closeranks.train.world import Attempt, World
@@ -136,7 +136,6 @@ class Job:
     def __init__(self, environment: _Environment | None, randomness: Randomness) -> None:
         self.protected = Protected()
         self.randomness = randomness
-        self.timers = Timers()
         self.batches: Batches | None = None
         self.control: Control | None = None
         self.page: SeatPage | None = None
@@ -159,6 +158,7 @@ class Job:
         else:
             self.world = World(environment.size, environment.seat, Vitals(environment.vitals_fd))
         self.world.vitals.begin(Category.START_UP)
+        self.timers = Timers(self.world.vitals.sections)
         self.undo = UndoArea(self.protected, randomness)
         self._loop = Loop(self)
         self._hook = register_optimizer_step_pre_hook(self._before_apply)
@@ -248,7 +248,8 @@ class Job:
         if name.startswith(("save", "snapshot", "checkpoint")):
             self.world.vitals.spend(Category.SNAPSHOT)
         try:
-            yield
+            with self.world.own.apart():
+                yield
         except PeerLost:
             if self.world.poison is None:
                 raise
@@ -270,6 +271,7 @@ class Job:
         world.wait_for_seat = self._wait_for_seat
         self._arm()
         self.control.start()
+        watch_garbage(self.timers)
         self.control.send(messages.Joined(facts=_facts()))
         group.register(lambda: self.world)
         world.setup = setup_record.read(environment.setup_fd) if self.newcomer else setup_record.Recorder()
@@ -355,6 +357,8 @@ class Job:
             time.sleep(_LEASE_LOOK_S)
             world.raise_if_poisoned()
         world.attempt = Attempt.APPLYING
+        world.applied_ns = time.monotonic_ns()
+        world.own.begin(world.applied_ns)
         words = world.vitals.words
         if words[Field.DOING] != Doing.STARTING:
             words[Field.DOING] = Doing.APPLYING
