@@ -11,7 +11,8 @@ from closeranks.decide.turn import Turn
 from closeranks.events import Decided, Phase, Rung
 
 FROM_SCRATCH = (Rung.SHRINK, Rung.COLD_RESTART, Rung.ROLL_BACK)  # the group ends and starts again
-_UNTRUSTED = frozenset({Seen.DIGEST, Seen.NO_DONOR})
+_UNTRUSTED = frozenset({Seen.DIGEST, Seen.NO_DONOR, Seen.DIVERGED})
+_TAINTED = frozenset({Seen.DIGEST, Seen.OUTVOTED, Seen.DIVERGED})  # what was saved lately may be as wrong
 
 
 def choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless: str) -> ladder.Choice:
@@ -38,7 +39,7 @@ def choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless
         budget=_book(turn, trouble, fault, first=incident.rung is Rung.STOP),
         cold_budget=cold_budget,
         saved_step=state.saved_step,
-        suspect=trouble.detail if trouble.seen is Seen.DIGEST else "",
+        suspect=trouble.detail if trouble.seen in _TAINTED else "",
     )
     turn.phase(Phase.DECIDE)
     choice = ladder.choose(situation)

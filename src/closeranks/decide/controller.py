@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from closeranks.decide import endings, exits, membership, nodes, recovery, reports, trouble
+from closeranks.decide import convictions, endings, exits, membership, nodes, recovery, reports, trouble
 from closeranks.decide.budgets import Ledger
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.pace import Pace
@@ -36,6 +36,7 @@ from closeranks.decide.protocol import (
     ProcStuck,
     StateSaved,
     StepDone,
+    StepRuled,
     StopAsked,
     TermPoisoned,
     Tick,
@@ -196,6 +197,11 @@ def _resumed(turn: Turn, fact: ProcResumed) -> None:
         turn.stage(proc, Stage.LOOPING)
 
 
+def _ruled(turn: Turn, fact: StepRuled) -> None:
+    if _member(turn, fact.proc, fact.term) is not None:
+        convictions.ruled(turn, fact)
+
+
 def _state_saved(turn: Turn, fact: StateSaved) -> None:
     # The newest, not the highest: after a roll back the steps that were given up do not count.
     turn.update(saved_step=fact.step)
@@ -241,6 +247,7 @@ _HANDLERS: dict[type[Fact], Callable[[Turn, Any], None]] = {
     ProcRegrouped: _regrouped,
     ProcRestored: _restored,
     ProcResumed: _resumed,
+    StepRuled: _ruled,
     StateSaved: _state_saved,
     GroupLoaded: _group_loaded,
     StepDone: _step_done,

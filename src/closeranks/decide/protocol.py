@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
+from closeranks.decide.suspicion import Cause
 from closeranks.events import AnyEvent
 
 
@@ -128,6 +129,19 @@ class ProcResumed(_Value, frozen=True, tag=True):
     term: int
 
 
+class StepRuled(_Value, frozen=True, tag=True):
+    """All members concluded the same from an attempt at a step, and leave the rest to the controller."""
+
+    proc: int
+    term: int
+    step: int
+    cause: Cause
+    seats: tuple[int, ...]  # to be replaced
+    stop: bool
+    roll_back: bool
+    reason: str
+
+
 class StateSaved(_Value, frozen=True, tag=True):
     """A restart of the group could go on after this step."""
 
@@ -226,6 +240,7 @@ Fact = (
     | ProcRegrouped
     | ProcRestored
     | ProcResumed
+    | StepRuled
     | StateSaved
     | GroupLoaded
     | StepDone

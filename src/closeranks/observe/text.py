@@ -15,6 +15,7 @@ from closeranks.events import (
     CoordinatorBegan,
     CoordinatorFollowed,
     CoordinatorLost,
+    CurveSeen,
     DeadlineChanged,
     Decided,
     Diagnosed,
@@ -49,6 +50,9 @@ from closeranks.events import (
     StackCaptured,
     StateLoaded,
     StepClosed,
+    StepHeld,
+    StepReplayed,
+    StepSkipped,
     StoreOpened,
     TermBegan,
     TierMissed,
@@ -82,6 +86,10 @@ _TROUBLES = (
     IncidentOpened,
     IncidentWidened,
     FaultInjected,
+    StepHeld,
+    StepReplayed,
+    StepSkipped,
+    CurveSeen,
     SignalReceived,
     SaveFailed,
     TierMissed,
@@ -200,6 +208,14 @@ def _describe_trouble(event: AnyEvent) -> str:
         case FaultInjected():
             place = "" if event.seat is None else f" in seat {event.seat}"
             return f"drill: {event.fault}{place} at step {event.step}, {event.moment}"
+        case StepHeld():
+            return f"step {event.step} held in attempt {event.attempt}: {'; '.join(event.findings)}"
+        case StepReplayed():
+            return f"step {event.step} replayed: {event.verdict}, {event.then}: {event.reason}"
+        case StepSkipped():
+            return f"step {event.step} closed without its update: {event.reason}"
+        case CurveSeen():
+            return f"{event.signature} at step {event.step}: {event.response}; {event.reason}"
         case IncidentOpened():
             return f"incident {event.incident} opened: {event.summary}"
         case IncidentWidened():

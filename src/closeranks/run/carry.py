@@ -121,7 +121,7 @@ class Carry:
             self._hooks.run(decision.event)
         elif isinstance(decision.event, Decided):
             self._keeping.loss_seen(decision.event.rung)
-        elif isinstance(decision.event, ErrorSeen) and decision.event.detector == Seen.DIGEST.value:
+        elif isinstance(decision.event, ErrorSeen) and decision.event.detector in (Seen.DIGEST, Seen.OUTVOTED):
             self._keeping.suspect(decision.event.detail)
 
     def _send(self, proc: int, message: messages.SupervisorMessage) -> None:

@@ -75,6 +75,7 @@ class World:
         self.opened_ns = 0
         self.backward_seen = True
         self.on_backward: Callable[[], None] = lambda: None  # before the first collective of a backward pass
+        self.on_gradients: Callable[[torch.Tensor], None] | None = None  # of this seat, about to be reduced
         self.on_launched: Callable[[], None] | None = None  # drills strike here
         self.on_poison: Callable[[int, str], None] = lambda _term, _detail: None
         self.wait_for_seat: Callable[[], int] = self._no_seat
