@@ -182,7 +182,7 @@ class Held(_Message, frozen=True, tag=True):
 
 
 class Ruled(_Message, frozen=True, tag=True):
-    """What all seats concluded from an attempt. Every seat says it when the supervisor is to act, else seat 0."""
+    """What all seats concluded from an attempt. Every seat says it when the supervisor is to act."""
 
     term: int
     step: int
@@ -193,6 +193,7 @@ class Ruled(_Message, frozen=True, tag=True):
     stop: bool
     roll_back: bool
     reason: str
+    record: bool  # this seat's word goes to the journal, as the lowest one that is not convicted
 
 
 class CurveSeen(_Message, frozen=True, tag=True):

@@ -60,13 +60,13 @@ BASIC = Guard()
 
 
 def guard_of(wanted: Guard | str) -> Guard:
-    """The guard that is meant: itself, or one of that level.
+    """The guard that is meant: itself, with words turned into members of their enumerations, or one of that level.
 
     Raises:
-        ValueError: there is no such level.
+        ValueError: there is no such level, or a field holds what it cannot; names it.
     """
     if isinstance(wanted, Guard):
-        return wanted
+        return msgspec.convert(msgspec.to_builtins(wanted), Guard)
     if wanted not in list(Level):
         raise ValueError(f"guard={wanted!r}: expected one of {', '.join(map(repr, map(str, Level)))}, or a Guard")
     return Guard(level=Level(wanted))

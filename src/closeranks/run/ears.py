@@ -204,7 +204,7 @@ class Ears:
 
     @_hear.register
     def _(self, message: messages.Ruled, worker: Worker) -> None:
-        if message.verdict and worker.seat == 0:
+        if message.verdict and message.record:
             replayed = StepReplayed(
                 step=message.step,
                 verdict=message.verdict,

@@ -213,9 +213,8 @@ class HeldAttempts:
         raise RuntimeError(f"step {step} was held ({ruling.reason}), and the supervisor did nothing for {_AWAIT_S:g} s")
 
     def _tell(self, step: int, evidence: tuple[Evidence, ...], ruling: Ruling) -> None:
-        first = self._world.seat == 0
         control = self._job.require_control()
-        if first and ruling.next is Next.REPLAY:
+        if self._world.seat == 0 and ruling.next is Next.REPLAY:
             control.send(
                 messages.Held(
                     step=step,
@@ -226,7 +225,8 @@ class HeldAttempts:
                     seed=self._job.randomness.seed if self._job.randomness.managed else None,
                 )
             )
-        if ruling.cause is not Cause.NOTHING or (first and ruling.judgement is not None):
+        record = self._world.seat == min(set(range(len(evidence))) - set(ruling.seats), default=0)
+        if ruling.cause is not Cause.NOTHING or (record and ruling.judgement is not None):
             control.send(
                 messages.Ruled(
                     term=self._world.term,
@@ -238,6 +238,7 @@ class HeldAttempts:
                     stop=ruling.stop,
                     roll_back=ruling.roll_back,
                     reason=ruling.reason,
+                    record=record,
                 )
             )
 
