@@ -10,7 +10,7 @@ import pytest
 import closeranks
 
 ROOT = Path(closeranks.__file__).parent
-PURE = ("events", "faults", "operations", "signs", "detect", "decide", "plan", "diagnose")
+PURE = ("events", "faults", "operations", "signs", "toml_text", "detect", "decide", "plan", "diagnose")
 PURE_OF_CHECKPOINT = frozenset(
     {
         "box_table",

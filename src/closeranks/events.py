@@ -411,6 +411,81 @@ class NormalAgain(Event, frozen=True, tag=True):
     band_s: tuple[float, float]
 
 
+class CanaryPassed(Event, frozen=True, tag=True):
+    """After a recovery training is what it was before: losses and gradient norms are in their bands again."""
+
+    incident: int
+    step: int
+    back_after_steps: int  # since the recovery; 0: at once
+    replicas: int  # seats whose digests were equal; 0: nothing was compared
+    loss: float | None
+    loss_band: tuple[float, float] | None  # None: there was nothing to compare with
+    grad_norm: float | None
+    norm_band: tuple[float, float] | None
+    step_s: float
+    step_band_s: tuple[float, float] | None
+
+
+class CanaryFailed(Event, frozen=True, tag=True):
+    """After a recovery the losses or gradient norms did not come back to where they were."""
+
+    incident: int
+    step: int
+    steps: int  # that were watched
+    loss: float | None
+    loss_band: tuple[float, float] | None
+    grad_norm: float | None
+    norm_band: tuple[float, float] | None
+    reason: str
+
+
+class BatchesSplitFiner(Event, frozen=True, tag=True):
+    """Memory was exhausted: from the next term on batches are split so many times finer than the script means to."""
+
+    incident: int
+    finer: int
+
+
+class CorruptionSuspected(Event, frozen=True, tag=True):
+    """State may hold wrong values: what is saved from now on is not trusted until this is cleared."""
+
+    source: str  # "canary", "numerics", ...
+    detail: str
+
+
+class CorruptionCleared(Event, frozen=True, tag=True):
+    """The suspicion is settled, or the state that it was about is given up: saves are trusted again."""
+
+    source: str
+    detail: str
+
+
+class NodeBlamed(Event, frozen=True, tag=True):
+    """A fault counts in the history of a node."""
+
+    node: str  # of this run
+    host: str  # the machine's name, under which its history is kept
+    fault: str
+    unit: str  # the device or seat; "": the node as a whole
+    incident: int
+
+
+class NodeQuarantined(Event, frozen=True, tag=True):
+    """A node is kept out: no further seat goes to it. ``hours`` from now."""
+
+    node: str
+    host: str
+    hours: float
+    reason: str
+
+
+class PersonNeeded(Event, frozen=True, tag=True):
+    """Something that no rule may decide alone; the run goes on meanwhile."""
+
+    about: str
+    reason: str
+
+
 # --- state that lasts -------------------------------------------------------------------------------------------
 
 
@@ -555,6 +630,14 @@ AnyEvent = (
     | SeatStalled
     | IncidentClosed
     | NormalAgain
+    | CanaryPassed
+    | CanaryFailed
+    | BatchesSplitFiner
+    | CorruptionSuspected
+    | CorruptionCleared
+    | NodeBlamed
+    | NodeQuarantined
+    | PersonNeeded
     | StoreOpened
     | RunResumed
     | SaveIntervalChosen

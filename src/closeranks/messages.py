@@ -149,6 +149,12 @@ class Adopted(_Message, frozen=True, tag=True):
     step: int
 
 
+class Splits(_Message, frozen=True, tag=True):
+    """The script asks us how finely it should split its batches (``job.accumulation``): this seat can go so far."""
+
+    finer: int  # the most times that a batch can be split finer than the script means to; 1: it cannot
+
+
 class Pong(_Message, frozen=True, tag=True):
     """The control thread is alive."""
 
@@ -231,6 +237,7 @@ WorkerMessage = (
     | Adopted
     | Replayed
     | Failed
+    | Splits
     | Pong
     | Stack
     | Timer
@@ -260,6 +267,7 @@ class Seat(_Message, frozen=True, tag=True):
     size: int
     store_host: str
     store_port: int
+    finer: int = 1  # so many times finer than the script means to, batches are split
     descriptors: int = 0  # that come with it: page and set-up record, for a process that had no seat
 
 

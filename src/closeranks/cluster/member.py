@@ -30,6 +30,7 @@ from closeranks.nodes.calling import Caller, Hearer, Missed
 from closeranks.nodes.link import Connection, Ears, End
 from closeranks.nodes.probes import Supervisor, answer_probes, probe
 from closeranks.run.births import Births
+from closeranks.run.brain import settings_of
 from closeranks.run.carry import Carry
 from closeranks.run.context import Context
 from closeranks.run.doubts import ask
@@ -51,6 +52,10 @@ class Parts(NamedTuple):
     exits: Exits
     watch: Watch
     carry: Carry
+
+
+def _closed_here(fact: StepDone) -> words.ClosedHere:
+    return words.ClosedHere(step=fact.step, duration_s=fact.duration_s, loss=fact.loss, grad_norm=fact.grad_norm)
 
 
 class Member:
@@ -134,7 +139,7 @@ class Member:
             case Tick():
                 return ()
             case StepDone():
-                self._closed.append(words.ClosedHere(step=fact.step, duration_s=fact.duration_s))
+                self._closed.append(_closed_here(fact))
                 self._closed_step = fact.step  # not the highest: a group may have begun with an older state
                 return ()
             case StopAsked():
@@ -248,6 +253,7 @@ class Member:
         self._beats.clear()
         self._granted_beat = 0
         self._context.term = max(self._context.term, word.term)
+        self._context.seats = self._known.size = len(word.places) or self._context.seats
         connection.send(self._report())
         for fact in self._stop:
             connection.send(words.Heard(fact=fact))
@@ -322,7 +328,7 @@ class Member:
                 self._give_up(now_s)
 
     def _patience_s(self) -> float:
-        return _UNLED_S if self._allegiance.epoch else self._context.options.join_timeout_s
+        return _UNLED_S if self._allegiance.epoch else settings_of(self._context.options).deadlines.nodes_s
 
     def _give_up(self, now_s: float) -> None:
         why = f" ({self._missed_of[0]})" if self._missed_of else ""

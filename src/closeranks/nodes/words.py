@@ -71,6 +71,8 @@ class ClosedHere(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     step: int
     duration_s: float  # from the first open to the last close here
+    loss: float | None = None  # mean of the seats here that reported a finite one
+    grad_norm: float | None = None
 
 
 class Beat(_Word, frozen=True, tag=True):

@@ -18,11 +18,13 @@ from closeranks.decide.protocol import (
     ProcRegrouped,
     ProcRestored,
     ProcResumed,
+    ProcSplits,
     StepRuled,
     TermPoisoned,
 )
 from closeranks.decide.suspicion import Cause, Next
 from closeranks.detect.numerics import RESPONSES, Action, in_words
+from closeranks.drill import blows
 from closeranks.events import (
     CurveSeen,
     FaultInjected,
@@ -254,12 +256,17 @@ class Ears:
             )
 
     @_hear.register
+    def _(self, message: messages.Splits, worker: Worker) -> None:
+        self._context.feed(ProcSplits(proc=worker.proc, finer=message.finer))
+
+    @_hear.register
     def _(self, message: messages.Injected, worker: Worker) -> None:
         self._context.note(
             FaultInjected(
                 fault=message.fault, seat=worker.seat, proc=worker.proc, step=message.step, moment=message.moment
             )
         )
+        blows.heard(message.fault)
 
     def _agree(self) -> bool:
         """Compare once all seats of a group have joined; False when the run had to be ended over it."""

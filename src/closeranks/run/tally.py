@@ -9,6 +9,12 @@ from closeranks.events import StepClosed
 from closeranks.signs import StepMark
 
 
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of those that are finite; None if there are none."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return math.fsum(finite) / len(finite) if finite else None
+
+
 class Tally:
     """Collects the marks of all seats and tells, in order, which steps are complete."""
 
@@ -23,9 +29,9 @@ class Tally:
         """The highest step that was ever closed by all, -1 before the first."""
         return self._newest
 
-    def expect(self, seats: Iterable[int]) -> None:
-        """From now on the seats of this node are these; it is theirs that are waited for."""
-        self._ours = frozenset(seats)
+    def expect(self, ours: Iterable[int], seats: int) -> None:
+        """From now on ``ours`` of all seats are those of this node; it is theirs that are waited for."""
+        self._ours, self._seats = frozenset(ours), seats
 
     def restart(self) -> None:
         """A group starts from nothing: marks of the group before it are void."""

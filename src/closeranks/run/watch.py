@@ -16,7 +16,7 @@ from closeranks.run.doubts import Doubts
 from closeranks.run.exits import Exits
 from closeranks.run.orphans import Orphans
 from closeranks.run.stacks import capture
-from closeranks.run.tally import Tally
+from closeranks.run.tally import Tally, mean_of
 from closeranks.run.worker import Worker
 from closeranks.signs import Reading
 
@@ -50,7 +50,7 @@ class Watch:
 
     def expect(self) -> None:
         """A term begins: the seats of this node may be others than before."""
-        self._tally.expect(self._context.members)
+        self._tally.expect(self._context.members, self._context.seats)
 
     def settle(self, step: int) -> None:
         """A restore plan goes on after this step."""
@@ -151,7 +151,15 @@ class Watch:
 
     def _close(self, closed: StepClosed) -> None:
         self._context.note(closed)
-        self._context.feed(StepDone(step=closed.step, duration_s=closed.closed_mono_s - closed.began_mono_s))
+        norms = [reading.grad_norm for _, _, reading in self._readings()]  # of this step, or of the one that is open
+        self._context.feed(
+            StepDone(
+                step=closed.step,
+                duration_s=closed.closed_mono_s - closed.began_mono_s,
+                loss=mean_of(closed.losses),
+                grad_norm=mean_of(norms),
+            )
+        )
         self.on_step(closed)
 
     # --- scripts without the library ----------------------------------------------------------------------------

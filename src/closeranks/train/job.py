@@ -61,6 +61,7 @@ class _Environment(msgspec.Struct, frozen=True):
     seat: int | None
     newcomer: bool
     loads: bool
+    finer: int
     run_dir: str
     proc: int
 
@@ -83,6 +84,7 @@ class _Environment(msgspec.Struct, frozen=True):
             seat=int(seat) if seat else None,
             newcomer=os.environ.get("CLOSERANKS_NEWCOMER") == "1" or not seat,
             loads=os.environ.get("CLOSERANKS_LOADS") == "1",
+            finer=number("FINER"),
             run_dir=os.environ["CLOSERANKS_RUN_DIR"],
             proc=number("PROC"),
         )
@@ -150,6 +152,8 @@ class Job:
         self.loads = environment is not None and environment.loads
         self.save_problem: str | None = None  # why the newest save did not become durable, if it did not
         self._environment = environment
+        self._finer = 1 if environment is None else environment.finer
+        self._told_finer = 0
         self._pending_seat: messages.Seat | None = None
         self._striker: inject.Striker | None = None
         self._looping = False
@@ -215,6 +219,24 @@ class Job:
     def stopping(self) -> bool:
         """Whether the run was told to end early: keep what you want to keep after the loop."""
         return self.control is not None and self.control.stop_after is not None
+
+    def accumulation(self, parts: int) -> int:
+        """Into how many parts to split a batch: ``parts``, and more where the memory for these was exhausted.
+
+        For ``step.micro_batches(job.accumulation(parts))``. Calling it allows the supervisor to answer exhausted
+        memory with parts of half the size, twice as many; the accumulated gradient is the same but for rounding.
+
+        Raises:
+            ValueError: ``parts`` is below 1.
+        """
+        if parts < 1:
+            raise ValueError(f"job.accumulation({parts}): expected at least 1")
+        share = 0 if self.batches is None else self.batches.global_batch // self.size
+        finer = max(1, share // parts)  # a part holds at least one sample
+        if self.control is not None and finer != self._told_finer:
+            self._told_finer = finer
+            self.control.send(messages.Splits(finer=finer))
+        return parts * min(self._finer, finer)
 
     def timer(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Time an operation; p50 and p99 of each seat go to the journal."""
@@ -287,6 +309,18 @@ class Job:
         )
         self._striker.at("start-up", -1)
         self.world.on_launched = self._strike_in_collective
+        self.world.tamper = self._tamper
+
+    def _tamper(self, operation: str, result: Any, call: inject.Call) -> inject.Call | None:
+        words = self.world.vitals.words
+        within = self.world.attempt is Attempt.OPEN and words[Field.DOING] != Doing.STARTING
+        if self._striker is None or not within:
+            return call
+        return self._striker.tampered(words[Field.STEP], operation, result, call)
+
+    def own_s(self) -> float:
+        """Seconds of the last step until it first waited for others."""
+        return self.world.vitals.words[Field.OWN_NS] / 1e9
 
     def _strike_in_collective(self) -> None:
         words = self.world.vitals.words
@@ -347,7 +381,7 @@ class Job:
         """The script reached its loop."""
         self._looping = True
         if self._striker is not None:
-            self._striker.watch(list(self.protected.modules.values()))
+            self._striker.watch(self)
 
     def rehearsal_steps(self) -> int:
         """Steps until DDP's buckets have their final layout, which decides low bits of the sums; 0 without DDP.
@@ -406,7 +440,8 @@ class Job:
         return seat.seat
 
     def take_seat(self, seat: messages.Seat) -> None:
-        """Adopt what came with a seat: the predecessor's page and set-up record."""
+        """Adopt what came with a seat: the predecessor's page and set-up record, and how finely batches are split."""
+        self._finer = seat.finer
         if self._striker is not None:
             self._striker.seated(seat.seat, seat.incarnation)
         descriptors = self.require_control().take_descriptors(seat)

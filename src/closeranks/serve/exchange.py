@@ -1,0 +1,420 @@
+"""One request from its arrival to its last byte: attempts at replicas, until one of them has answered it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from closeranks.serve.http.head import Headers, Request, end_to_end, first, request_bytes
+from closeranks.serve.http.upstream import Cut
+from closeranks.serve.relay import Finished, NoResume, Prepare, Relay
+from closeranks.serve.words import Again, Ask, Enough, Kind, Nowhere, Outcome, Placed, Shed, Waits
+
+if TYPE_CHECKING:
+    from closeranks.serve.gateway import Gateway, Replica
+    from closeranks.serve.http.server import ClientConnection
+    from closeranks.serve.http.upstream import UpstreamConnection
+
+HELD_BYTES_MAX: Final = 2**20
+"""Of an answer that is not streamed: as long as it is held back, a replica may die without the client noticing."""
+
+_PATIENCE: Final = 20  # times the allowed silence: then even a busy replica is given up
+_LOOK_AGAIN_S: Final = 0.01
+_FEW: Final = 8  # readings between two looks at the pace
+_ERROR, _SERVER_ERROR, _UNAVAILABLE, _TIMEOUT, _BAD_GATEWAY = 400, 500, 503, 504, 502
+_BUSY: Final = frozenset({429, 503})
+_OUTCOMES: Final = {Cut.REFUSED: Outcome.UNREACHED, Cut.STALE: Outcome.UNREACHED, Cut.SILENT: Outcome.SLOW}
+
+
+class Attempt:
+    """One request to one replica. What a given-up attempt still says is not heard."""
+
+    __slots__ = (
+        *("_connection", "_task", "body", "exchange", "headers", "heard_s", "held", "preparing", "readings"),
+        *("replica", "status"),
+    )
+
+    def __init__(self, exchange: Exchange, replica: Replica, now_s: float, *, preparing: bool = False) -> None:
+        self.exchange: Exchange | None = exchange
+        self.replica = replica
+        self.heard_s = now_s
+        self.preparing = preparing  # a question of the relay; the client hears nothing of it
+        self.status = 0
+        self.headers: Headers = []
+        self.held: list[bytes] = []
+        self.body = 0  # bytes that came
+        self.readings = 0
+        self._connection: UpstreamConnection | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def send(self, data: bytes, *, head_only: bool) -> None:
+        """Go out."""
+        self._task = self.replica.pool.request(data, self, self._got, head_only=head_only)
+
+    def _got(self, connection: UpstreamConnection) -> None:
+        self._connection = connection
+
+    def give_up(self) -> None:
+        """The replica's work is not needed any more; it hears of it at once."""
+        self.exchange = None
+        if self._connection is not None:
+            self._connection.cancel()
+        elif self._task is not None:
+            self._task.cancel()
+
+    def pause(self) -> None:
+        """Take no more data."""
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        """Take data again."""
+        if self._connection is not None:
+            self._connection.resume()
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        """See Answer."""
+        self.status, self.headers = status, headers
+        if self.exchange is not None:
+            self.exchange.on_head(self)
+
+    def on_data(self, data: bytes) -> None:
+        """See Answer."""
+        if self.exchange is not None:
+            self.body += len(data)
+            self.readings += 1
+            self.exchange.on_data(self, data)
+
+    def on_end(self) -> None:
+        """See Answer."""
+        self._connection = None
+        if self.exchange is not None:
+            self.exchange.on_end(self)
+
+    def on_cut(self, cut: Cut, detail: str) -> None:
+        """See Answer."""
+        self._connection = None
+        if self.exchange is not None:
+            self.exchange.on_cut(self, cut, detail)
+
+
+class Exchange:
+    """Answers one request."""
+
+    def __init__(self, gateway: Gateway, request: Request, client: ClientConnection, ask: Ask) -> None:
+        self._gateway = gateway
+        self._traffic = gateway.traffic
+        self._request = request
+        self._client = client
+        self.ask = ask
+        self._relay: Relay | None = None
+        self._attempt: Attempt | None = None
+        self._tried: list[str] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause: asyncio.TimerHandle | None = None
+        self._kind = Kind.FIRST
+        self._forwarding = False
+        self._full = False
+        self._over = False
+
+    def begin(self) -> None:
+        """Ask for admission, and go on when it is given."""
+        match self._traffic.admit(self._gateway.now_s(), self.ask):
+            case Shed() as shed:
+                self._refuse(shed.status, shed.reason, shed.retry_after_s)
+            case Waits() as waits:
+                self._gateway.wait(self)
+                self._timer = self._gateway.at(waits.until_s, self._waited_too_long)
+            case _:
+                self.admitted()
+
+    def admitted(self) -> None:
+        """The request may begin."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._relay = self._gateway.relay_for(self._request, self.ask)
+        self._dispatch()
+
+    def _waited_too_long(self) -> None:
+        self._refuse(_UNAVAILABLE, "waited too long for its turn", 1.0)
+
+    # --- attempts -----------------------------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        now_s = self._gateway.now_s()
+        match self._traffic.place(now_s, self.ask, tuple(self._tried)):
+            case Nowhere() as nowhere:
+                self._give_up(nowhere.status, nowhere.reason, nowhere.retry_after_s)
+            case Placed() as placed:
+                self._send(self._gateway.replicas[placed.replica], now_s)
+
+    def _send(self, replica: Replica, now_s: float) -> None:
+        request, relay = self._request, self._relay
+        target, body, preparing = request.target, request.body, False
+        if relay is not None:
+            match relay.plan(replica.settings.engine):
+                case NoResume() as refusal:
+                    self._give_up(_BAD_GATEWAY, refusal.reason)
+                    return
+                case Finished() as finished:
+                    self._client.send(finished.data)
+                    self._finish()
+                    return
+                case plan:
+                    target, body, preparing = plan.target, plan.body, isinstance(plan, Prepare)
+            if not preparing:
+                relay.begin()
+        attempt = self._attempt = Attempt(self, replica, now_s, preparing=preparing)
+        self._traffic.begun(now_s, self.ask, replica.settings.name, self._kind)
+        headers = self._gateway.request_headers(request, replica, self.ask)
+        data = request_bytes(request.method, replica.prefix + target, headers, body)
+        if self._timer is None:
+            self._timer = self._gateway.at(self._due_s(attempt), self._look)
+        attempt.send(data, head_only=request.method == b"HEAD")
+
+    def _due_s(self, attempt: Attempt) -> float:
+        """When there is a reason to look at the clock."""
+        return min(self.ask.deadline_s, attempt.heard_s + self._allowed_s(attempt))
+
+    def _allowed_s(self, attempt: Attempt) -> float:
+        allowed_s = None
+        if self._relay is not None and attempt.body and not attempt.preparing:
+            allowed_s = self._relay.allowed_silence_s()
+        return self._gateway.settings.timeouts.first_byte_s if allowed_s is None else allowed_s
+
+    def _look(self) -> None:
+        """The timer: moved on while data comes, so that data does not have to touch it."""
+        self._timer = None
+        attempt, now_s = self._attempt, self._gateway.now_s()
+        if now_s >= self.ask.deadline_s:
+            self._end_attempt(Outcome.GONE)
+            self._give_up(_TIMEOUT, "the deadline of the request has passed")
+        elif attempt is not None and not self._full and self._is_silent(attempt, now_s):
+            silent_s = now_s - attempt.heard_s
+            attempt.give_up()
+            self.on_cut(attempt, Cut.SILENT, f"silent for {silent_s:.2f} s")
+        elif not self._over:
+            due_s = self.ask.deadline_s if attempt is None else self._due_s(attempt)
+            self._timer = self._gateway.at(max(due_s, now_s + _LOOK_AGAIN_S), self._look)
+
+    def _is_silent(self, attempt: Attempt, now_s: float) -> bool:
+        """Whether the replica is to be given up.
+
+        One that works for others meanwhile is busy, not gone; and where no other is better, there is nothing to gain.
+        """
+        allowed_s = self._allowed_s(attempt)
+        if now_s < attempt.heard_s + allowed_s:
+            return False
+        if now_s >= attempt.heard_s + _PATIENCE * allowed_s:
+            return True
+        works = attempt.body > 0 and now_s < attempt.replica.heard_s + allowed_s
+        return not works and self._traffic.elsewhere(now_s, self.ask, attempt.replica.settings.name)
+
+    def _end_attempt(self, outcome: Outcome) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is None:
+            return
+        attempt.give_up()
+        self._traffic.ended(self._gateway.now_s(), self.ask, attempt.replica.settings.name, outcome)
+
+    # --- what a replica says --------------------------------------------------------------------------------------
+
+    def on_head(self, attempt: Attempt) -> None:
+        """Status and headers."""
+        attempt.heard_s = attempt.replica.heard_s = self._gateway.now_s()
+        if attempt.status < _ERROR:
+            self._traffic.heard(attempt.heard_s, attempt.replica.settings.name)
+        if attempt.preparing or attempt.status >= _SERVER_ERROR or attempt.status in _BUSY or self._client.started:
+            return  # judged when it is complete, or as a continuation
+        streamed = (first(attempt.headers, b"content-type") or b"").startswith(b"text/event-stream")
+        if streamed and attempt.status < _ERROR:
+            self._forward(attempt, None)
+            return
+        self._relay = None
+        length = first(attempt.headers, b"content-length")
+        if length is not None and int(length) > HELD_BYTES_MAX:
+            self._forward(attempt, int(length))
+
+    def _forward(self, attempt: Attempt, length: int | None) -> None:
+        self._forwarding = True
+        headers = [*end_to_end(attempt.headers), *self._gateway.response_headers(self.ask, attempt.replica, self._kind)]
+        if self._relay is not None:
+            headers.append((b"x-closeranks-resume", self._relay.exactness.encode()))
+        self._client.start(attempt.status, headers, length)
+        if self._full:
+            attempt.pause()
+
+    def on_data(self, attempt: Attempt, data: bytes) -> None:
+        """Some of the body."""
+        now_s = attempt.heard_s = attempt.replica.heard_s = self._gateway.now_s()
+        relay = self._relay
+        if attempt.preparing or not self._forwarding or (relay is not None and attempt.status >= _ERROR):
+            attempt.held.append(data)
+            if attempt.body > HELD_BYTES_MAX:
+                self._held_too_much(attempt)
+            return
+        if relay is None:
+            self._client.send(data)
+            return
+        self._client.send(relay.feed(data, now_s))
+        if relay.broken:
+            attempt.give_up()
+            self.on_cut(attempt, Cut.BAD_BYTES, relay.broken)
+        elif attempt.readings < _FEW or attempt.readings % _FEW == 0:
+            self._look_earlier(attempt)
+
+    def _look_earlier(self, attempt: Attempt) -> None:
+        """The stream has begun to flow, or has shown a quicker pace: what was to be looked at late is due earlier."""
+        due_s = self._due_s(attempt)
+        if self._timer is not None and due_s < self._timer.when():
+            self._timer.cancel()
+            self._timer = self._gateway.at(due_s, self._look)
+
+    def _held_too_much(self, attempt: Attempt) -> None:
+        if self._client.started:
+            attempt.give_up()
+            self.on_cut(attempt, Cut.BAD_BYTES, f"an answer of more than {HELD_BYTES_MAX} bytes where none was due")
+            return
+        self._forward(attempt, None)
+        self._client.send(b"".join(attempt.held))
+        attempt.held.clear()
+
+    def on_end(self, attempt: Attempt) -> None:
+        """The answer is complete, as far as HTTP can tell."""
+        relay, status = self._relay, attempt.status
+        if status >= _SERVER_ERROR or status in _BUSY:
+            self._answered_badly(attempt, Outcome.BUSY if status in _BUSY else Outcome.BROKEN)
+        elif status >= _ERROR and self._client.started:
+            self._answered_badly(attempt, Outcome.CLIENT_FAULT)  # of ours: the client's own request was accepted
+        elif attempt.preparing and relay is not None:
+            self._end_attempt(Outcome.OK)
+            relay.prepared(b"".join(attempt.held))
+            self._send(attempt.replica, self._gateway.now_s())
+        elif relay is not None and not relay.complete:
+            self.on_cut(attempt, Cut.RESET, "the stream ended without its end mark")
+        else:
+            self._end_attempt(Outcome.CLIENT_FAULT if status >= _ERROR else Outcome.OK)
+            if not self._forwarding:
+                body = b"".join(attempt.held)
+                self._forward(attempt, len(body))
+                self._client.send(body)
+            elif relay is not None:
+                self._client.send(relay.finale())
+            self._finish()
+
+    def _answered_badly(self, attempt: Attempt, outcome: Outcome) -> None:
+        self._end_attempt(outcome)
+        self._tried.append(attempt.replica.settings.name)
+        if attempt.preparing and self._relay is not None:
+            self._relay.prepared(b"")
+        if self._client.started:
+            self._continue(f"{attempt.replica.settings.name} answered {attempt.status}")
+            return
+        again = self._again(Kind.RETRY)
+        if isinstance(again, Again):
+            self._after(again.after_s)
+            return
+        body = b"".join(attempt.held)
+        self._forward(attempt, len(body))
+        self._client.send(body)
+        self._finish()
+
+    def on_cut(self, attempt: Attempt, cut: Cut, detail: str) -> None:
+        """The answer will not be complete."""
+        self._end_attempt(_OUTCOMES.get(cut, Outcome.BROKEN))
+        name = attempt.replica.settings.name
+        reason = f"{name}: {cut}: {detail}"
+        if attempt.preparing and self._relay is not None:
+            self._relay.prepared(b"")
+        if cut is Cut.STALE:  # nothing was begun; a kept connection ends now and then
+            self._send(attempt.replica, self._gateway.now_s())
+            return
+        self._tried.append(name)
+        self._gateway.saw_cut(self.ask, name, cut, detail)
+        if self._client.started:
+            self._continue(reason)
+            return
+        again = self._again(Kind.RETRY)
+        if isinstance(again, Enough):
+            self._give_up(_TIMEOUT if cut is Cut.SILENT else _BAD_GATEWAY, f"{reason}; {again.reason}")
+        else:
+            self._after(again.after_s)
+
+    def _continue(self, reason: str) -> None:
+        """The client has seen a part of the answer: only a relay can have the rest."""
+        if self._relay is None:
+            self._give_up(_BAD_GATEWAY, reason)
+            return
+        if self._relay.complete:  # nothing is missing but the replica's goodbye
+            self._client.send(self._relay.finale())
+            self._finish()
+            return
+        again = self._again(Kind.RESUME)
+        if isinstance(again, Enough):
+            self._give_up(_BAD_GATEWAY, f"{reason}; {again.reason}")
+        else:
+            self._after(again.after_s)
+
+    def _again(self, kind: Kind) -> Again | Enough:
+        self._kind = kind
+        return self._traffic.again(self._gateway.now_s(), self.ask, kind, len(self._tried))
+
+    def _after(self, pause_s: float) -> None:
+        if pause_s <= 0:
+            self._dispatch()
+        else:
+            self._pause = self._gateway.at(self._gateway.now_s() + pause_s, self._dispatch)
+
+    # --- what the client does -------------------------------------------------------------------------------------
+
+    def client_gone(self) -> None:
+        """Cancel upstream at once."""
+        self._end_attempt(Outcome.GONE)
+        self._close()
+
+    def client_full(self) -> None:
+        """Hold the replica up as long as the client is held up."""
+        self._full = True
+        if self._attempt is not None and self._forwarding:
+            self._attempt.pause()
+
+    def client_ready(self) -> None:
+        """Go on."""
+        self._full = False
+        if self._attempt is not None:
+            self._attempt.heard_s = self._gateway.now_s()
+            self._attempt.resume()
+
+    # --- endings ----------------------------------------------------------------------------------------------------
+
+    def _give_up(self, status: int, reason: str, retry_after_s: float | None = None) -> None:
+        if not self._client.started:
+            self._refuse(status, reason, retry_after_s)
+            return
+        if self._relay is not None:
+            self._client.send(self._relay.fail(reason))
+            self._finish()
+        else:
+            self._close()
+            self._client.abort()
+
+    def _refuse(self, status: int, reason: str, retry_after_s: float | None) -> None:
+        headers: Headers = []
+        if retry_after_s is not None:
+            headers.append((b"retry-after", b"%d" % max(1, round(retry_after_s))))
+        self._close()
+        self._client.fail(status, reason, headers)
+
+    def _finish(self) -> None:
+        self._close()
+        self._client.finish()
+
+    def _close(self) -> None:
+        if self._over:
+            return
+        self._over = True
+        for timer in (self._timer, self._pause):
+            if timer is not None:
+                timer.cancel()
+        self._gateway.over(self)

@@ -1,0 +1,167 @@
+"""The gateway: listeners in front, replicas behind, and what all requests share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import ssl
+from collections.abc import Callable
+
+from closeranks.serve.exchange import Exchange
+from closeranks.serve.http.head import Headers, Request, end_to_end
+from closeranks.serve.http.server import ClientConnection, Limits
+from closeranks.serve.http.upstream import Cut, Pool, Target
+from closeranks.serve.relay import Relay
+from closeranks.serve.settings import ReplicaSettings, Settings
+from closeranks.serve.stream.pace import Gaps, Pace
+from closeranks.serve.stream.relay import CompletionsRelay
+from closeranks.serve.stream.request import parse
+from closeranks.serve.traffic import Traffic
+from closeranks.serve.words import Ask, Kind
+
+SWEEP_S = 0.5
+
+
+class Replica:
+    """One replica: what is known of it, and the connections to it."""
+
+    def __init__(self, settings: ReplicaSettings, connect_s: float, context: ssl.SSLContext | None) -> None:
+        self.settings = settings
+        target = Target.of(settings.url)
+        self.prefix = target.prefix.encode()
+        self.authority = target.authority
+        self.pool = Pool(target, connect_s=connect_s, context=context)
+        self.heard_s = 0.0  # when it last sent anything to anybody
+
+
+class Gateway:
+    """One process of the gateway. Call ``start`` in its loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.limits: Limits = settings.limits
+        self.connections: set[ClientConnection] = set()
+        self.traffic = Traffic(settings)
+        context = ssl.create_default_context() if any(r.url.startswith("https") for r in settings.replica) else None
+        self.replicas = {
+            replica.name: Replica(replica, settings.timeouts.connect_s, context) for replica in settings.replica
+        }
+        self._invariant = all(replica.invariant for replica in settings.replica)
+        self._gaps: dict[str, Gaps] = {}
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, Exchange] = {}
+        self._open: set[Exchange] = set()
+        self._idle = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self, *, reuse_port: bool = False) -> int:
+        """Listen; the port."""
+        listen = self.settings.listen
+        context = None
+        if listen.tls_cert:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(listen.tls_cert, listen.tls_key)
+        self._server = await self._loop.create_server(
+            lambda: ClientConnection(self), listen.host, listen.port, ssl=context, reuse_port=reuse_port, backlog=1024
+        )
+        self._sweep()
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def drain(self, within_s: float) -> None:
+        """Take no new connection, let every request end, then close; what is not done in time is cut."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.drain()
+        if self._open:
+            self._idle.clear()
+        else:
+            self._idle.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), within_s)
+        await self.close()
+
+    async def close(self) -> None:
+        """Close everything at once."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.transport.abort()
+        for replica in self.replicas.values():
+            replica.pool.close()
+        await asyncio.sleep(0)
+
+    def _sweep(self) -> None:
+        now_s = self.now_s()
+        for connection in [one for one in self.connections if one.expires_s <= now_s]:
+            connection.expire()
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def now_s(self) -> float:
+        """The loop's time."""
+        return self._loop.time()
+
+    def at(self, when_s: float, do: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call ``do`` then."""
+        return self._loop.call_at(when_s, do)
+
+    def begin(self, request: Request, client: ClientConnection) -> Exchange:
+        """See Front."""
+        exchange = Exchange(self, request, client, self._ask(request))
+        self._open.add(exchange)
+        exchange.begin()
+        return exchange
+
+    def _ask(self, request: Request) -> Ask:
+        del request
+        now_s = self.now_s()
+        return Ask(number=next(self._numbers), arrived_s=now_s, deadline_s=now_s + self.settings.timeouts.request_s)
+
+    def wait(self, exchange: Exchange) -> None:
+        """The exchange waits for its admission."""
+        self._waiting[exchange.ask.number] = exchange
+
+    def over(self, exchange: Exchange) -> None:
+        """The exchange has ended; others may begin."""
+        self._open.discard(exchange)
+        if not self._open:
+            self._idle.set()
+        self._waiting.pop(exchange.ask.number, None)
+        for number in self.traffic.done(self.now_s(), exchange.ask):
+            waiting = self._waiting.pop(number, None)
+            if waiting is not None:
+                waiting.admitted()
+
+    def relay_for(self, request: Request, ask: Ask) -> Relay | None:
+        """What keeps the answer to this request whole; None: it is passed through."""
+        if self.settings.streams.on_cut == "pass" or request.method != b"POST":
+            return None
+        wanted = parse(request.target, request.body)
+        if wanted is None:
+            return None
+        pace = Pace(self.settings.stall, self._gaps.setdefault(ask.model, Gaps()))
+        return CompletionsRelay(wanted, self.settings.streams, pace, invariant=self._invariant)
+
+    def request_headers(self, request: Request, replica: Replica, ask: Ask) -> Headers:
+        """The headers that a replica gets."""
+        del ask
+        kept = [header for header in end_to_end(request.headers) if header[0] not in (b"host", b"expect")]
+        return [(b"host", replica.authority), *kept, (b"x-forwarded-for", request.client.encode())]
+
+    def response_headers(self, ask: Ask, replica: Replica, kind: Kind) -> Headers:
+        """The headers that are added to an answer."""
+        del ask, kind
+        return [(b"x-closeranks-replica", replica.settings.name.encode())]
+
+    def saw_cut(self, ask: Ask, replica: str, cut: Cut, detail: str) -> None:
+        """An answer was cut."""
+        del ask, replica, cut, detail

@@ -1,0 +1,112 @@
+"""Heads of HTTP/1.1 messages: what may pass a proxy, what has to be refused, and their bytes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+Headers = list[tuple[bytes, bytes]]  # names in lower case, in the order in which they came
+
+# Of one connection only (RFC 9110, 7.6.1). Lengths are set anew by whoever writes the next hop's head.
+HOP_BY_HOP: Final = frozenset(
+    {b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te"}
+    | {b"trailer", b"transfer-encoding", b"upgrade", b"content-length"}
+)
+_REASONS: Final = {
+    200: b"OK",
+    202: b"Accepted",
+    204: b"No Content",
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    403: b"Forbidden",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    408: b"Request Timeout",
+    409: b"Conflict",
+    413: b"Content Too Large",
+    422: b"Unprocessable Content",
+    429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    501: b"Not Implemented",
+    502: b"Bad Gateway",
+    503: b"Service Unavailable",
+    504: b"Gateway Timeout",
+}
+
+
+class Request(msgspec.Struct):
+    """A whole request of a client. ``target`` is the path with its query, as it was written."""
+
+    method: bytes
+    target: bytes
+    headers: Headers
+    body: bytes = b""
+    keep_alive: bool = True
+    chunked_allowed: bool = True  # False: HTTP/1.0
+    client: str = ""  # address
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of a header."""
+        return first(self.headers, name)
+
+    @property
+    def path(self) -> bytes:
+        """The target without its query."""
+        return self.target.partition(b"?")[0]
+
+
+def first(headers: Headers, name: bytes) -> bytes | None:
+    """The first value of a header; the name in lower case."""
+    for known, value in headers:
+        if known == name:
+            return value
+    return None
+
+
+def objection(headers: Headers) -> str:
+    """Why the length of a message is in doubt, so that two parsers could see two requests; empty if it is not.
+
+    Source: RFC 9112, 6.3 (message body length) and 11.2 (request smuggling).
+    """
+    lengths = [value for name, value in headers if name == b"content-length"]
+    codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+    if lengths and codings:
+        return "content-length beside transfer-encoding"
+    if len(lengths) > 1 or any(not value.strip().isdigit() for value in lengths):
+        return "expected one content-length of digits"
+    if codings and codings != [b"chunked"]:
+        return "expected no transfer-encoding but chunked"
+    if sum(name == b"host" for name, _ in headers) > 1:
+        return "expected one host"
+    return ""
+
+
+def end_to_end(headers: Headers) -> Headers:
+    """The headers that go on to the next hop."""
+    values = [value for name, value in headers if name == b"connection"]
+    named = {token.strip().lower() for value in values for token in value.split(b",")}
+    dropped = HOP_BY_HOP | named
+    return [header for header in headers if header[0] not in dropped]
+
+
+def request_bytes(method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
+    """A whole request, with its length."""
+    lines = [method, b" ", target, b" HTTP/1.1\r\n"]
+    for name, value in headers:
+        lines += (name, b": ", value, b"\r\n")
+    if body or method in (b"POST", b"PUT", b"PATCH"):
+        lines.append(b"content-length: %d\r\n" % len(body))
+    lines += (b"\r\n", body)
+    return b"".join(lines)
+
+
+def response_head(status: int, headers: Iterable[tuple[bytes, bytes]], reason: bytes = b"") -> bytes:
+    """The bytes up to the body."""
+    lines = [b"HTTP/1.1 %d %s\r\n" % (status, reason or _REASONS.get(status, b"Status"))]
+    for name, value in headers:
+        lines += (name, b": ", value, b"\r\n")
+    lines.append(b"\r\n")
+    return b"".join(lines)

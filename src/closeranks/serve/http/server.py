@@ -1,0 +1,316 @@
+"""One client's connection: bytes become requests, one after the other, and answers become bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final, Protocol, cast
+
+import httptools
+import msgspec
+
+from closeranks.serve.http.head import Headers, Request, objection, response_head
+
+PIPELINED_MAX: Final = 8  # requests that wait behind the one that is being answered
+_NO_BODY: Final = frozenset({204, 304})
+_ERROR_TYPES: Final = {429: "rate_limit_exceeded", 401: "authentication_error", 403: "permission_error"}
+_SERVER_ERROR: Final = 500
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a client may take. Times in seconds."""
+
+    header_bytes: int = 32 * 1024
+    headers: int = 100
+    body_bytes: int = 16 * 2**20
+    header_s: float = 10.0  # from the first byte of a head to its last
+    body_s: float = 60.0  # from the head to the last byte of the body
+    idle_s: float = 75.0  # between two requests
+    write_stall_s: float = 60.0  # a client that takes nothing for so long is let go
+    connections: int = 10_000
+
+
+class Exchange(Protocol):
+    """What answers one request. All calls come from the loop's thread."""
+
+    def client_gone(self) -> None:
+        """The client has left: stop the work at once."""
+
+    def client_full(self) -> None:
+        """The client takes nothing more for now."""
+
+    def client_ready(self) -> None:
+        """The client takes data again."""
+
+
+class Front(Protocol):
+    """Where connections bring their requests."""
+
+    limits: Limits
+    connections: set[ClientConnection]
+
+    def begin(self, request: Request, client: ClientConnection) -> Exchange | None:
+        """Start to answer; None when the answer was already given in full."""
+
+    def now_s(self) -> float:
+        """The loop's time."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """HTTP/1.1 towards a client; keep-alive and pipelining, one answer at a time."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._parser = httptools.HttpRequestParser(self)
+        self.transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self.peer = ""
+        self._exchange: Exchange | None = None
+        self._waiting: deque[Request] = deque()
+        self._request: Request | None = None  # the one that is being answered
+        self._headers: Headers = []
+        self._header_bytes = 0
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._target = b""
+        self._refused = False
+        self._chunked = False
+        self._started = False
+        self._closing = False
+        self._full = False
+        self.expires_s = front.now_s() + front.limits.header_s  # looked at by ``Sweeper``
+        self._draining = False
+
+    # --- transport --------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to listen."""
+        self.transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.peer = str(peer[0]) if isinstance(peer, tuple) else "unix"
+        if len(self._front.connections) >= self._front.limits.connections:
+            self._refuse(503, "too many connections")
+            return
+        self._front.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone; what was being done for it ends."""
+        del exc
+        self._front.connections.discard(self)
+        self._waiting.clear()
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.client_gone()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; a request that is complete begins."""
+        if self._refused:
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(501, "no protocol but HTTP/1.1 is spoken here")
+        except httptools.HttpParserError as error:
+            self._refuse(400, f"not HTTP/1.1: {error}")
+
+    def pause_writing(self) -> None:
+        """The client's buffer is full."""
+        self._full = True
+        self.expires_s = self._front.now_s() + self._front.limits.write_stall_s
+        if self._exchange is not None:
+            self._exchange.client_full()
+
+    def resume_writing(self) -> None:
+        """The client's buffer has room."""
+        self._full = False
+        self.expires_s = float("inf") if self._request is not None else self._idle_until_s()
+        if self._exchange is not None:
+            self._exchange.client_ready()
+
+    # --- the parser -------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A new head."""
+        self._headers, self._body, self._target = [], [], b""
+        self._header_bytes = self._body_bytes = 0
+        if self._request is None:
+            self.expires_s = self._front.now_s() + self._front.limits.header_s
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the target."""
+        self._target += url
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        self._headers.append((name.lower(), value))
+        self._count(len(name) + len(value) + 4)
+
+    def _count(self, count: int) -> None:
+        limits = self._front.limits
+        self._header_bytes += count
+        if self._header_bytes > limits.header_bytes or len(self._headers) > limits.headers:
+            self._refuse(431, f"a head may have {limits.headers} fields and {limits.header_bytes} bytes")
+
+    def on_headers_complete(self) -> None:
+        """The head is there: refuse what has a doubtful or too great length."""
+        if self._refused:
+            return
+        if self._parser.should_upgrade():
+            self._refuse(501, "no protocol but HTTP/1.1 is spoken here")
+            return
+        if doubt := objection(self._headers):
+            self._refuse(400, doubt)
+            return
+        length = next((value for name, value in self._headers if name == b"content-length"), b"0")
+        if int(length) > self._front.limits.body_bytes:
+            self._too_large()
+            return
+        if self._request is None:
+            self.expires_s = self._front.now_s() + self._front.limits.body_s
+        if any(name == b"expect" for name, _ in self._headers) and self._request is None:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        self._body_bytes += len(body)
+        if self._body_bytes > self._front.limits.body_bytes:
+            self._too_large()
+        elif not self._refused:
+            self._body.append(body)
+
+    def _too_large(self) -> None:
+        self._refuse(413, f"a body may have {self._front.limits.body_bytes} bytes")
+
+    def on_message_complete(self) -> None:
+        """A request is complete."""
+        if self._refused:
+            return
+        request = Request(
+            method=self._parser.get_method(),
+            target=self._target,
+            headers=self._headers,
+            body=b"".join(self._body),
+            keep_alive=self._parser.should_keep_alive(),
+            chunked_allowed=self._parser.get_http_version() != "1.0",
+            client=self.peer,
+        )
+        if self._request is None:
+            self._begin(request)
+        elif len(self._waiting) >= PIPELINED_MAX:
+            self._refuse(400, f"more than {PIPELINED_MAX} requests in advance")
+        else:
+            self._waiting.append(request)
+            self.transport.pause_reading()
+
+    def _begin(self, request: Request) -> None:
+        self._request, self._started = request, False
+        self.expires_s = float("inf")
+        exchange = self._front.begin(request, self)
+        if self._request is request:  # else it was answered at once
+            self._exchange = exchange
+
+    # --- answers ----------------------------------------------------------------------------------------------
+
+    @property
+    def started(self) -> bool:
+        """Whether the head of the answer is out: from then on its status cannot be changed."""
+        return self._started
+
+    def start(self, status: int, headers: Headers, length: int | None, reason: bytes = b"") -> None:
+        """Send the head. ``length`` of the body in bytes; None when it is not known before its end."""
+        request = self._request
+        if request is None:
+            return
+        self._started = True
+        self._closing = self._draining or not request.keep_alive
+        self._chunked = False
+        head = [*headers]
+        if length is not None:
+            head.append((b"content-length", b"%d" % length))
+        elif status in _NO_BODY or request.method == b"HEAD":
+            pass
+        elif request.chunked_allowed:
+            self._chunked = True
+            head.append((b"transfer-encoding", b"chunked"))
+        else:
+            self._closing = True
+        if self._closing:
+            head.append((b"connection", b"close"))
+        elif not request.chunked_allowed:
+            head.append((b"connection", b"keep-alive"))
+        self.transport.write(response_head(status, head, reason))
+
+    def send(self, data: bytes) -> None:
+        """A part of the body, written at once."""
+        if self._request is None or not data or self._request.method == b"HEAD":
+            return
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def finish(self) -> None:
+        """The answer is complete; the next request begins."""
+        if self._request is None:
+            return
+        if self._chunked:
+            self.transport.write(b"0\r\n\r\n")
+        self._request = self._exchange = None
+        if self._closing:
+            self.transport.close()
+            return
+        if self._waiting:
+            self._begin(self._waiting.popleft())
+        else:
+            self.expires_s = self._idle_until_s()
+            self.transport.resume_reading()
+
+    def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """A whole answer."""
+        self.start(status, headers, len(body))
+        self.send(body)
+        self.finish()
+
+    def fail(self, status: int, message: str, headers: Headers | None = None) -> None:
+        """A whole answer that says what went wrong, in the form that clients of the OpenAI API know."""
+        self.answer(status, [(b"content-type", b"application/json"), *(headers or [])], error_body(status, message))
+
+    def abort(self) -> None:
+        """Cut the connection: the only way to say that an answer is not complete once its head is out."""
+        self._request = self._exchange = None
+        self.transport.abort()
+
+    def drain(self) -> None:
+        """Close as soon as nothing is being answered."""
+        self._draining = True
+        if self._request is None and self.transport is not None:
+            self.transport.close()
+
+    def expire(self) -> None:
+        """The client took too long."""
+        if self._full or self._request is not None:
+            self.transport.abort()
+        elif self._header_bytes:
+            self._refuse(408, "the request did not arrive in time")
+        else:
+            self.transport.close()
+
+    def _idle_until_s(self) -> float:
+        self._header_bytes = 0
+        return self._front.now_s() + self._front.limits.idle_s
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer and close. What is being answered is cut: this connection's bytes cannot be trusted any more."""
+        if self._refused:
+            return
+        self._refused = True
+        if self._request is None:
+            body = error_body(status, message)
+            head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+            self.transport.write(response_head(status, [*head, (b"connection", b"close")]) + body)
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+
+def error_body(status: int, message: str) -> bytes:
+    """The JSON of an error, in the form that clients of the OpenAI API know."""
+    kind = _ERROR_TYPES.get(status, "server_error" if status >= _SERVER_ERROR else "invalid_request_error")
+    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": status}})

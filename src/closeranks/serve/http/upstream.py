@@ -1,0 +1,274 @@
+"""Connections to one replica: kept, reused, and given away to one request at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final, Protocol, cast
+from urllib.parse import urlsplit
+
+import httptools
+import msgspec
+
+from closeranks.serve.http.head import Headers, first, objection
+
+HEAD_BYTES_MAX: Final = 64 * 1024
+_CONTINUE, _SWITCHING, _OK = 100, 101, 200
+_NO_BODY: Final = frozenset({204, 304})
+
+
+class Cut(StrEnum):
+    """How an answer ended that is not complete."""
+
+    REFUSED = "refused"  # no connection: nothing was sent
+    STALE = "stale"  # a kept connection was closed before a byte of the answer came
+    RESET = "reset"  # closed before the answer was complete
+    BAD_BYTES = "bad bytes"  # not HTTP
+    SILENT = "silent"  # nothing came for too long
+    GONE = "gone"  # nobody waits for it any more
+
+
+class Answer(Protocol):
+    """Who hears of an answer. After ``on_end`` or ``on_cut`` nothing follows."""
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        """Status and all headers."""
+
+    def on_data(self, data: bytes) -> None:
+        """Some of the body, without its transfer coding."""
+
+    def on_end(self) -> None:
+        """The answer is complete."""
+
+    def on_cut(self, cut: Cut, detail: str) -> None:
+        """The answer will never be complete."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where a replica listens."""
+
+    host: str
+    port: int
+    tls: bool = False
+    prefix: str = ""  # of every path
+
+    @staticmethod
+    def of(url: str) -> Target:
+        """The parts of ``http://host:port/prefix``.
+
+        Raises:
+            ValueError: it is not such an address.
+        """
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError(f"expected http://HOST:PORT or https://HOST:PORT, got {url!r}")
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        return Target(parts.hostname, port, parts.scheme == "https", parts.path.rstrip("/"))
+
+    @property
+    def authority(self) -> bytes:
+        """What the host header says."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}".encode()
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """HTTP/1.1 towards a replica; one request at a time."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self._answer: Answer | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._fresh = True
+        self._heard = False
+        self._headers: Headers = []
+        self._head_bytes = 0
+        self._data: list[bytes] = []
+        self._until_close = False
+        self._headed = False
+        self._head_only = False
+        self._complete = False
+        self._keep = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected."""
+        self.transport = cast("asyncio.Transport", transport)
+
+    def request(self, data: bytes, answer: Answer, *, head_only: bool = False) -> None:
+        """Send a whole request; its answer is told to ``answer``."""
+        self._answer, self._head_only = answer, head_only
+        self._heard = self._headed = self._until_close = self._complete = False
+        self.transport.write(data)
+
+    def cancel(self) -> None:
+        """Nobody waits any more: the replica hears of it by the end of the connection."""
+        self._answer = None
+        self._pool.forget(self)
+        self.transport.abort()
+
+    def pause(self) -> None:
+        """Take nothing more until ``resume``."""
+        self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Take data again."""
+        self.transport.resume_reading()
+
+    # --- transport --------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, and tell all of one reading at once."""
+        if self._answer is None:  # an idle connection has nothing to say
+            self.cancel()
+            return
+        self._heard = True
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._cut(Cut.BAD_BYTES, f"expected an answer in HTTP/1.1, got {error}")
+            return
+        if self._data and self._answer is not None:
+            joined = self._data[0] if len(self._data) == 1 else b"".join(self._data)
+            self._data.clear()
+            self._answer.on_data(joined)
+        if self._complete:
+            self._end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The replica closed, or the network did."""
+        self._pool.forget(self)
+        if self._answer is None:
+            return
+        if self._headed and self._until_close and exc is None:
+            self._end()
+        elif not self._heard and not self._fresh:
+            self._cut(Cut.STALE, "a kept connection was closed")
+        else:
+            self._cut(Cut.RESET, str(exc) if exc else "the connection was closed before the answer was complete")
+
+    # --- the parser -------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A new head."""
+        self._headers, self._head_bytes = [], 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes <= HEAD_BYTES_MAX:
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """The head is there."""
+        status = self._parser.get_status_code()
+        if _CONTINUE <= status < _OK or self._answer is None:
+            return
+        if self._head_bytes > HEAD_BYTES_MAX or objection(self._headers):
+            self._cut(Cut.BAD_BYTES, objection(self._headers) or f"a head of more than {HEAD_BYTES_MAX} bytes")
+            return
+        self._headed = True
+        framed = first(self._headers, b"content-length") or first(self._headers, b"transfer-encoding")
+        self._until_close = framed is None and status not in _NO_BODY
+        self._answer.on_head(status, self._headers)
+        if self._head_only:
+            self._complete = True
+
+    def on_body(self, body: bytes) -> None:
+        """Some of the body."""
+        self._data.append(body)
+
+    def on_message_complete(self) -> None:
+        """The answer is complete, or it was one that only announces another."""
+        if self._headed:
+            self._complete = True
+            self._keep = self._parser.should_keep_alive()  # the parser forgets it with the next byte
+
+    # --- endings ----------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        answer, self._answer = self._answer, None
+        self._fresh = False
+        if self._head_only or self._until_close or not self._keep or self.transport.is_closing():
+            self._pool.forget(self)
+            self.transport.close()
+        else:
+            self._pool.give_back(self)
+        if answer is not None:
+            answer.on_end()
+
+    def _cut(self, cut: Cut, detail: str) -> None:
+        answer, self._answer = self._answer, None
+        self._pool.forget(self)
+        self.transport.abort()
+        if answer is not None:
+            answer.on_cut(cut, detail)
+
+
+class Pool:
+    """The connections to one replica."""
+
+    def __init__(self, target: Target, *, connect_s: float = 2.0, context: ssl.SSLContext | None = None) -> None:
+        self.target = target
+        self._connect_s = connect_s
+        self._context = context if target.tls else None
+        self._idle: list[UpstreamConnection] = []
+        self._all: set[UpstreamConnection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def request(
+        self, data: bytes, answer: Answer, got: Callable[[UpstreamConnection], None], *, head_only: bool = False
+    ) -> asyncio.Task[None] | None:
+        """Send ``data`` over a kept connection, or a new one; ``got`` hears which.
+
+        Returns:
+            The task that connects, to be cancelled by whoever does not want to wait any more; None if nothing has to
+            be waited for.
+        """
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.transport.is_closing():
+                got(connection)
+                connection.request(data, answer, head_only=head_only)
+                return None
+        task = asyncio.get_running_loop().create_task(self._connect(data, answer, got, head_only=head_only))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _connect(
+        self, data: bytes, answer: Answer, got: Callable[[UpstreamConnection], None], *, head_only: bool
+    ) -> None:
+        loop, target = asyncio.get_running_loop(), self.target
+        try:
+            async with asyncio.timeout(self._connect_s):
+                _, connection = await loop.create_connection(
+                    lambda: UpstreamConnection(self), target.host, target.port, ssl=self._context
+                )
+        except (OSError, TimeoutError, ssl.SSLError) as error:
+            why = str(error) or f"no connection within {self._connect_s:g} s"
+            answer.on_cut(Cut.REFUSED, why)
+            return
+        self._all.add(connection)
+        got(connection)
+        connection.request(data, answer, head_only=head_only)
+
+    def give_back(self, connection: UpstreamConnection) -> None:
+        """The connection is free."""
+        self._idle.append(connection)
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        """The connection is closed, or about to be."""
+        self._all.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def close(self) -> None:
+        """Close all connections; whoever waits for an answer hears that it was cut."""
+        for task in self._tasks:
+            task.cancel()
+        for connection in list(self._all):
+            connection.transport.close()
+        self._idle.clear()

@@ -1,0 +1,105 @@
+"""``gateway.toml``: what the gateway is to do, parsed once. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+from closeranks.serve.http.server import Limits
+from closeranks.serve.http.upstream import Target
+from closeranks.serve.stream.pace import PaceLimits
+from closeranks.serve.stream.policy import StreamPolicy
+from closeranks.toml_text import Misfit, blame, read_toml
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class Listen(_Part, frozen=True):
+    """``[listen]``."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    processes: int = 1
+    tls_cert: str = ""
+    tls_key: str = ""
+
+
+class Engine(StrEnum):
+    """What serves the model, and so how a cut answer can be continued."""
+
+    OPENAI = "openai"  # anything that speaks the API: an assistant prefix is the only way to continue
+    LLAMA_CPP = "llama.cpp"
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TGI = "tgi"
+
+
+class ReplicaSettings(_Part, frozen=True):
+    """``[[replica]]``."""
+
+    name: str
+    url: str
+    engine: Engine = Engine.OPENAI
+    role: Literal["active", "standby"] = "active"
+    domain: str = ""  # what it fails with: a node, a rack
+    tier: str = ""  # of the ladder; empty: the first
+    capacity: int = 8  # requests that it serves at once without queueing
+    invariant: bool = False  # its arithmetic does not depend on the batch: replaying tokens is exact
+
+
+class Timeouts(_Part, frozen=True):
+    """``[timeouts]``, in seconds."""
+
+    connect_s: float = 2.0
+    first_byte_s: float = 60.0
+    request_s: float = 600.0  # the deadline of a request that brings none
+
+
+class Settings(_Part, frozen=True):
+    """The whole file."""
+
+    listen: Listen = Listen()
+    limits: Limits = Limits()
+    timeouts: Timeouts = Timeouts()
+    replica: tuple[ReplicaSettings, ...] = ()
+    streams: StreamPolicy = StreamPolicy()
+    stall: PaceLimits = PaceLimits()
+
+
+def parse(text: str, name: str) -> Settings:
+    """The settings written in ``text``; ``name`` is the file to blame.
+
+    Raises:
+        TomlProblem: with file, line, key, what was expected and what was found.
+    """
+    settings = read_toml(text, Settings, name)
+    try:
+        _check(settings)
+    except Misfit as misfit:
+        raise blame(text, name, misfit) from None
+    return settings
+
+
+def _check(settings: Settings) -> None:
+    if not settings.replica:
+        raise Misfit(("replica",), "expected at least one [[replica]] with name and url")
+    names = [replica.name for replica in settings.replica]
+    for index, replica in enumerate(settings.replica):
+        if names.index(replica.name) != index:
+            raise Misfit(("replica", index, "name"), f"{replica.name!r} is there twice; give each a name of its own")
+        try:
+            Target.of(replica.url)
+        except ValueError as error:
+            raise Misfit(("replica", index, "url"), str(error)) from None
+        if replica.capacity < 1:
+            raise Misfit(("replica", index, "capacity"), f"expected from 1, got {replica.capacity}")
+    if not 0 <= settings.listen.port < 2**16:
+        raise Misfit(("listen", "port"), f"expected 0 (any free one) to 65535, got {settings.listen.port}")
+    if settings.listen.processes < 1:
+        raise Misfit(("listen", "processes"), f"expected from 1, got {settings.listen.processes}")
+    if bool(settings.listen.tls_cert) != bool(settings.listen.tls_key):
+        raise Misfit(("listen", "tls_cert"), "expected tls_cert and tls_key together, got one of them")

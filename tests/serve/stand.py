@@ -1,0 +1,166 @@
+"""Replicas that do what a test says, and a gateway in front of them, in one event loop over real sockets."""
+
+import asyncio
+import contextlib
+
+from closeranks.serve.gateway import Gateway
+from closeranks.serve.settings import parse
+
+DEADLINE_S = 30.0
+
+
+def answer(status, body, headers=()):
+    lines = [f"HTTP/1.1 {status} X", *headers, f"content-length: {len(body)}", "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+class Talk:
+    """One request at a replica: read it, then write what the script of the test wants."""
+
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+        self.head, self.body = b"", b""
+
+    async def read(self):
+        self.head = await self.reader.readuntil(b"\r\n\r\n")
+        for line in self.head.split(b"\r\n"):
+            if line.lower().startswith(b"content-length:"):
+                self.body = await self.reader.readexactly(int(line.split(b":")[1]))
+        return self
+
+    def write(self, data):
+        self.writer.write(data)
+
+    def chunk(self, data):
+        self.writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def stream(self):
+        self.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+
+    def end(self):
+        self.write(b"0\r\n\r\n")
+
+    def cut(self):
+        self.writer.transport.abort()
+
+    async def gone(self):
+        """Returns once the other side has closed."""
+        with contextlib.suppress(ConnectionError):
+            while await self.reader.read(65536):
+                pass
+
+
+class FakeReplica:
+    """Serves every request of every connection with the coroutine function ``script(talk)``."""
+
+    def __init__(self, script):
+        self.script = script
+        self.requests = []
+        self.connections = 0
+        self.asked = asyncio.Event()
+        self._writers = set()
+
+    async def start(self):
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def _serve(self, reader, writer):
+        self.connections += 1
+        self._writers.add(writer)
+        try:
+            while True:
+                talk = await Talk(reader, writer).read()
+                self.requests.append(talk)
+                self.asked.set()
+                await self.script(talk)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def stop(self):
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def gateway(*scripts, more="", replica=""):
+    """A gateway and its replicas ``a``, ``b``, ... with ``replica`` in their tables: (gateway, port, replicas)."""
+    replicas = [await FakeReplica(script).start() for script in scripts]
+    names = "abcdefgh"
+    tables = [
+        f'[[replica]]\nname = "{name}"\nurl = "http://127.0.0.1:{fake.port}"\n{replica}'
+        for name, fake in zip(names, replicas, strict=False)
+    ]
+    front = Gateway(parse(f"{more}\n[listen]\nport = 0\n{''.join(tables)}", "test.toml"))
+    port = await front.start()
+    try:
+        yield front, port, replicas
+    finally:
+        await front.close()
+        for fake in replicas:
+            await fake.stop()
+
+
+OPENED = set()
+
+
+class Client:
+    """A client that speaks raw HTTP."""
+
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+        OPENED.add(self)
+
+    @staticmethod
+    async def to(port):
+        return Client(*await asyncio.open_connection("127.0.0.1", port))
+
+    def send(self, data):
+        self.writer.write(data)
+
+    def post(self, path, body, headers=()):
+        lines = [f"POST {path} HTTP/1.1", "host: x", *headers, f"content-length: {len(body)}", "", ""]
+        self.send("\r\n".join(lines).encode() + body)
+
+    async def head(self):
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        pairs = [line.split(": ", 1) for line in lines if line]
+        return int(first.split()[1]), {name.lower(): value for name, value in pairs}
+
+    async def response(self):
+        """Status, headers and the whole body; the body is cut short by ``asyncio.IncompleteReadError``."""
+        status, headers = await self.head()
+        if headers.get("transfer-encoding") == "chunked":
+            body = b""
+            while chunk := await self.chunk():
+                body += chunk
+            return status, headers, body
+        return status, headers, await self.reader.readexactly(int(headers.get("content-length", 0)))
+
+    async def chunk(self):
+        size = int(await self.reader.readuntil(b"\r\n"), 16)
+        data = await self.reader.readexactly(size)
+        await self.reader.readexactly(2)
+        return data
+
+    def close(self):
+        self.writer.transport.abort()
+
+
+def run(coroutine):
+    """Run a test's script with a deadline; its clients are closed at the end."""
+
+    async def bounded():
+        try:
+            return await asyncio.wait_for(coroutine, DEADLINE_S)
+        finally:
+            while OPENED:
+                OPENED.pop().close()
+            await asyncio.sleep(0)
+
+    return asyncio.run(bounded())
