@@ -219,6 +219,274 @@ UNKNOWN: Final = Fault(
     advice="Read the incident's records in the journal, and the outputs of its processes.",
 )
 
+# --- kinds that logs, kernels and recorders tell of ---------------------------------------------------------------
+
+
+DEVICE_OUT_OF_MEMORY: Final = Fault(
+    name="device out of memory",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.JOB,
+    summary="The memory of an accelerator was exhausted.",
+    advice="Use a smaller micro-batch with more accumulation, checkpoint activations, or look for another user of it.",
+)
+OOM_KILL: Final = Fault(
+    name="out-of-memory kill",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.NODE,
+    summary="The kernel ended a process because the node or its cgroup had no memory left.",
+    advice="Raise the memory limit, or lower the memory of the host side: loader workers, pinned buffers, caches.",
+)
+SHARED_MEMORY_FULL: Final = Fault(
+    name="shared memory full",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.NODE,
+    summary="The shared memory of the node or container was exhausted.",
+    advice="Enlarge /dev/shm (in containers --shm-size or an emptyDir of memory), or use fewer loader workers.",
+)
+LOADER_LOST: Final = Fault(
+    name="loader worker lost",
+    persistence=Persistence.INTERMITTENT,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.PROCESS,
+    summary="A worker process of a data loader ended unexpectedly.",
+    advice="Look for the out-of-memory killer on this node; run with no loader workers to see the error itself.",
+)
+MISSING_FILE: Final = Fault(
+    name="missing file",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.JOB,
+    summary="A file or folder that the program needs does not exist.",
+    advice="Check the path that the error names, and that its file system is mounted on that node.",
+)
+PERMISSION_DENIED: Final = Fault(
+    name="permission denied",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.JOB,
+    summary="The program may not use a file or a device that it needs.",
+    advice="Check owner and mode of the path that the error names, for the user under whom the job runs.",
+)
+ACCESS_REFUSED: Final = Fault(
+    name="access refused",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.JOB,
+    summary="A remote service refused the credentials of the program.",
+    advice="Renew the token or key that the program uses for the service that the error names.",
+)
+MISSING_MODULE: Final = Fault(
+    name="missing module",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.JOB,
+    summary="A Python module or shared library that the program imports is not installed.",
+    advice="Install it in the environment of every node, or correct the environment that the job starts in.",
+)
+FAILED_ASSERTION: Final = Fault(
+    name="failed assertion",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.JOB,
+    summary="The program found one of its own conditions violated.",
+    advice="Read the condition that the traceback names, and what it was given.",
+)
+DIVISION_BY_ZERO: Final = Fault(
+    name="division by zero",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.JOB,
+    summary="The program divided by zero.",
+    advice="Look at the divisor that the traceback names: an empty data set, a count of nothing.",
+)
+RUNTIME_ERROR: Final = Fault(
+    name="runtime error",
+    persistence=Persistence.UNKNOWN,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.PROCESS,
+    summary="A library refused an operation at run time.",
+    advice="Read the message of the error: it says what the library was asked to do.",
+)
+SHAPE_MISMATCH: Final = Fault(
+    name="shape mismatch",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.JOB,
+    summary="Tensors of shapes or types that do not fit met in one operation.",
+    advice="Compare the shapes in the message with the model's configuration and with the checkpoint.",
+)
+DEVICE_MISMATCH: Final = Fault(
+    name="device mismatch",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.JOB,
+    summary="Tensors on different devices met in one operation.",
+    advice="Move the tensors that the traceback names to one device.",
+)
+DEVICE_ASSERT: Final = Fault(
+    name="device-side assert",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.JOB,
+    summary="A kernel on the accelerator found a condition violated, most often an index out of bounds.",
+    advice="Repeat with CUDA_LAUNCH_BLOCKING=1 or on the CPU; check labels and token numbers against the table's size.",
+)
+DEVICE_FAULT: Final = Fault(
+    name="device fault",
+    persistence=Persistence.INTERMITTENT,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.DEVICE,
+    summary="The accelerator stopped the program for what it did: an illegal access or a failed launch.",
+    advice="On one device only, test that device; on several, look for the kernel with compute-sanitizer.",
+)
+INCOMPATIBLE_BUILD: Final = Fault(
+    name="incompatible build",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.JOB,
+    summary="The libraries were not built for this accelerator, driver or for each other.",
+    advice="Install a build that lists this accelerator's capability, or a driver as new as the libraries ask for.",
+)
+NO_DEVICE: Final = Fault(
+    name="no device",
+    persistence=Persistence.PERMANENT,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.NODE,
+    summary="The program found no accelerator that it can use.",
+    advice="Look at nvidia-smi and the driver on the node, and at what the scheduler or container let through.",
+)
+DEVICE_MEMORY: Final = Fault(
+    name="device memory error",
+    persistence=Persistence.PERMANENT,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.DEVICE,
+    summary="The memory of an accelerator lost data that its error correction could not restore.",
+    advice="Take the device out of use until it was reset and tested; replace it when remapping failed.",
+)
+DEVICE_LOST: Final = Fault(
+    name="device lost",
+    persistence=Persistence.PERMANENT,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.DEVICE,
+    summary="An accelerator no longer answers on its bus.",
+    advice="Take the node out of use; restart it, and have the device checked when it comes back.",
+)
+DEVICE_LINK: Final = Fault(
+    name="device link error",
+    persistence=Persistence.INTERMITTENT,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.LINK,
+    summary="A link between accelerators, or the switch between them, failed.",
+    advice="Take the node out of use; reset accelerators and switches together, and have the links checked.",
+)
+DEVICE_STUCK: Final = Fault(
+    name="device stuck",
+    persistence=Persistence.INTERMITTENT,
+    manifestation=Manifestation.HANG,
+    scope=Scope.DEVICE,
+    summary="The firmware or a unit of an accelerator stopped working.",
+    advice="Reset the device; when it comes back, update driver and firmware, or have the device replaced.",
+)
+NON_FINITE: Final = Fault(
+    name="non-finite loss",
+    persistence=Persistence.UNKNOWN,
+    manifestation=Manifestation.WRONG_VALUE,
+    scope=Scope.JOB,
+    summary="The loss or a gradient was not a number or infinite.",
+    advice="Find the first rank and step with it; replay that step elsewhere before changing rate, clipping or data.",
+)
+COLLECTIVE_TIMEOUT: Final = Fault(
+    name="collective timeout",
+    persistence=Persistence.UNKNOWN,
+    manifestation=Manifestation.HANG,
+    scope=Scope.UNKNOWN,
+    summary="A collective did not end in time: a member was missing, slow or unreachable.",
+    advice="Find who did not enter it: a recording of collectives (flight recorder) or the stacks of all ranks.",
+)
+COMMUNICATION_ERROR: Final = Fault(
+    name="communication error",
+    persistence=Persistence.TRANSIENT,
+    manifestation=Manifestation.OMISSION,
+    scope=Scope.LINK,
+    summary="The library that moves data between ranks failed in a call of its system or network.",
+    advice="Repeat with NCCL_DEBUG=WARN; look at interfaces, ports, links and shared memory of the nodes it names.",
+)
+RENDEZVOUS_FAILED: Final = Fault(
+    name="rendezvous failed",
+    persistence=Persistence.TRANSIENT,
+    manifestation=Manifestation.OMISSION,
+    scope=Scope.JOB,
+    summary="The processes of a job did not find each other.",
+    advice="Check address and port of the rendezvous, name resolution and firewalls, and that every node was started.",
+)
+ADDRESS_IN_USE: Final = Fault(
+    name="address in use",
+    persistence=Persistence.TRANSIENT,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.NODE,
+    summary="Another program listens on the port that this one needs.",
+    advice="End what an earlier run left behind, or choose another port (0 lets the system choose).",
+)
+STORAGE_STALLED: Final = Fault(
+    name="storage stalled",
+    persistence=Persistence.TRANSIENT,
+    manifestation=Manifestation.HANG,
+    scope=Scope.NODE,
+    summary="A file system did not answer, and processes waited for it in the kernel.",
+    advice="Look at the file server and the network to it; processes in such a wait cannot be killed.",
+)
+STORAGE_ERROR: Final = Fault(
+    name="storage error",
+    persistence=Persistence.PERMANENT,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.NODE,
+    summary="A file system or disk answered with an error.",
+    advice="Read the kernel log of the node for the disk or server; do not trust files written since.",
+)
+CORRUPT_FILE: Final = Fault(
+    name="corrupt file",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.WRONG_VALUE,
+    scope=Scope.JOB,
+    summary="A file that the program read is truncated or damaged.",
+    advice="Restore the file that the error names from another copy; a checkpoint of this kind was half written.",
+)
+TOO_MANY_FILES: Final = Fault(
+    name="too many open files",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.PROCESS,
+    summary="The process reached its limit of open files.",
+    advice="Raise ulimit -n, use fewer loader workers, or the file_system sharing strategy of torch.multiprocessing.",
+)
+TIME_LIMIT: Final = Fault(
+    name="time limit",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.JOB,
+    summary="The scheduler ended the job because its time was over.",
+    advice="Ask for more time, or save before the limit and start again from there.",
+)
+PREEMPTED: Final = Fault(
+    name="preempted",
+    persistence=Persistence.TRANSIENT,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.JOB,
+    summary="The scheduler or the cloud took the machines away, or a person cancelled the job.",
+    advice="Start again from the newest saved state; save when the warning signal comes.",
+)
+BAD_CONFIGURATION: Final = Fault(
+    name="bad configuration",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.JOB,
+    summary="The program could not understand its arguments, its configuration or its own source.",
+    advice="Correct the argument, key or line that the error names.",
+)
+
 CATALOGUE: Final = MappingProxyType(
     {
         fault.name: fault
@@ -242,6 +510,39 @@ CATALOGUE: Final = MappingProxyType(
             RECOVERY_STUCK,
             BAD_RECOVERY,
             UNKNOWN,
+            DEVICE_OUT_OF_MEMORY,
+            OOM_KILL,
+            SHARED_MEMORY_FULL,
+            LOADER_LOST,
+            MISSING_FILE,
+            PERMISSION_DENIED,
+            ACCESS_REFUSED,
+            MISSING_MODULE,
+            FAILED_ASSERTION,
+            DIVISION_BY_ZERO,
+            RUNTIME_ERROR,
+            SHAPE_MISMATCH,
+            DEVICE_MISMATCH,
+            DEVICE_ASSERT,
+            DEVICE_FAULT,
+            INCOMPATIBLE_BUILD,
+            NO_DEVICE,
+            DEVICE_MEMORY,
+            DEVICE_LOST,
+            DEVICE_LINK,
+            DEVICE_STUCK,
+            NON_FINITE,
+            COLLECTIVE_TIMEOUT,
+            COMMUNICATION_ERROR,
+            RENDEZVOUS_FAILED,
+            ADDRESS_IN_USE,
+            STORAGE_STALLED,
+            STORAGE_ERROR,
+            CORRUPT_FILE,
+            TOO_MANY_FILES,
+            TIME_LIMIT,
+            PREEMPTED,
+            BAD_CONFIGURATION,
         )
     }
 )

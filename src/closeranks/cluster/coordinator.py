@@ -41,6 +41,7 @@ from closeranks.decide.protocol import (
     Tick,
 )
 from closeranks.events import AnyEvent, CoordinatorBegan, NodeAccepted, NodeGone, Stamp
+from closeranks.frames import encode
 from closeranks.nodes import words
 from closeranks.nodes.link import Connection, Ears, End
 from closeranks.run.brain import bounds_of
@@ -69,7 +70,7 @@ class Coordinator:
         self._attendees: dict[str, Attendee] = {}
         self._mind = Mind(options, tenure)
         self.absences = Absences(self._attendees, tenure, (identity, options), self._lost)
-        self.absences.has_room = self._mind.has_room
+        self.absences.has_room, self.absences.dispensable = self._mind.has_room, self._mind.dispensable
         self.absences.silent, self.absences.back = self._silent, self._back
         self._progress = Progress(bounds_of(options), self._ask)
         self._agreement = Agreement()
@@ -140,7 +141,8 @@ class Coordinator:
         attendee.boot, attendee.introduction, attendee.connection = word.boot, word, connection
         attendee.report = None
         self._attendees[word.node] = attendee
-        beat_s = _BEAT_S if len(self._attendees) <= _FEW_NODES else _BEAT_OF_MANY_S
+        many = max(len(self._attendees), self._options.nnodes) > _FEW_NODES
+        beat_s = _BEAT_OF_MANY_S if many else _BEAT_S
         self.absences.heard(attendee, beat_s)
         leader, record = self._identity.node, self._tenure.record
         connection.send(
@@ -263,7 +265,8 @@ class Coordinator:
         self._progress.forget(attendee.node)
         attendee.part(f"given up: {reason}")
         self._note(NodeGone(node=attendee.node, boot=attendee.boot, detail=reason))
-        self._feed(NodeLost(node=attendee.node, detail=reason, hopeless=hopeless))
+        waited_s = 0.0 if attendee.gone_s is None else time.monotonic() - attendee.gone_s
+        self._feed(NodeLost(node=attendee.node, detail=reason, hopeless=hopeless, waited_s=waited_s))
 
     def _silent(self, attendee: Attendee, reason: str) -> None:
         """Nothing is heard of it."""
@@ -296,7 +299,9 @@ class Coordinator:
             return
         if isinstance(fact, GroupLoaded):
             self._progress.settle(fact.step)  # what the group begins with was closed long ago
-        self._decide_all(self._mind.step(fact))
+        decisions = self._mind.step(fact)
+        if decisions or isinstance(fact, Tick):  # else nobody is told anything that a memo must precede
+            self._decide_all(decisions)
 
     def _decide_all(self, decisions: tuple[Decision, ...]) -> None:
         """The memo goes first: whoever leads next must know of what it finds carried out."""
@@ -419,8 +424,9 @@ class Coordinator:
             self._unheard.append(word)
 
     def _tell_all(self, word: words.FromCoordinator) -> None:
+        frame = encode(word)  # once, however many nodes there are
         for attendee in self._attendees.values():
-            attendee.send(word)
+            attendee.send_frame(frame)
 
     def _ask(self, node: str, proc: int) -> None:
         attendee = self._attendees.get(node)

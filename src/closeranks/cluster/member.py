@@ -253,6 +253,7 @@ class Member:
         self._beats.clear()
         self._granted_beat = 0
         self._context.term = max(self._context.term, word.term)
+        self._context.seats = self._known.size = len(word.places) or self._context.seats
         connection.send(self._report())
         for fact in self._stop:
             connection.send(words.Heard(fact=fact))

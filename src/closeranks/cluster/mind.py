@@ -17,6 +17,7 @@ from closeranks.decide.membership import occupants, replaceable
 from closeranks.decide.memo import Memo, decode, encode, memo_of, worth_sending
 from closeranks.decide.protocol import BeginTerm, Begun, Decision, Fact, StartGroup
 from closeranks.decide.quarantine import Register, moved
+from closeranks.decide.sizing import fewer_seats
 from closeranks.decide.state import State
 from closeranks.nodes import words
 from closeranks.run.brain import settings_of
@@ -100,7 +101,8 @@ class Mind:
     def members_of(self, decision: StartGroup | BeginTerm) -> Members:
         """Who sits where under the term of this decision."""
         if isinstance(decision, StartGroup):
-            return Members(decision.term, decision.procs, decision.nodes, self.state.incarnations)
+            incarnations = self.state.incarnations[: len(decision.procs)]
+            return Members(decision.term, decision.procs, decision.nodes, incarnations)
         homes = {proc.proc: proc.node for proc in self.state.procs.values()}
         nodes = tuple(homes.get(proc, place) for proc, place in zip(decision.procs, self.state.places, strict=True))
         return Members(decision.term, decision.procs, nodes, decision.incarnations)
@@ -112,6 +114,10 @@ class Mind:
     def has_room(self, node: str) -> bool:
         """Whether the seats of this node could be taken over by others."""
         return self._state is not None and replaceable(self._state, node)
+
+    def dispensable(self, node: str) -> bool:
+        """Whether the job may go on with fewer seats, without this node."""
+        return self._state is not None and fewer_seats(self._state, without=node) > 0
 
 
 def _known(attendee: Attendee, report: words.Report) -> KnownNode:

@@ -27,6 +27,7 @@ class Progress:
         self._watch = progress.Watch(bounds=bounds)
         self._ask = ask
         self._nodes: tuple[str, ...] = ()  # by seat
+        self._places: frozenset[str] = frozenset()  # the same nodes, each once
         self._seats: dict[int, int] = {}  # by process, under the newest term
         self._suspects: dict[int, Suspect] = {}
         self._open_steps: dict[str, int] = {}
@@ -37,7 +38,7 @@ class Progress:
     @property
     def quiet_s(self) -> float:
         """How long no process of any node has printed anything: all that scripts without the library show."""
-        return min((self._quiet_s.get(node, 0.0) for node in self._nodes), default=0.0)
+        return min((self._quiet_s.get(node, 0.0) for node in self._places), default=0.0)
 
     def heard_silence(self) -> None:
         """It was acted on."""
@@ -57,20 +58,20 @@ class Progress:
 
     def begin(self, members: Members, *, fresh: bool) -> None:
         """A term is announced."""
-        self._nodes = members.nodes
+        self._nodes, self._places = members.nodes, frozenset(members.nodes)
         self._seats = {proc: seat for seat, proc in enumerate(members.procs)}
         if fresh:
-            self._steps.begin(set(members.nodes), -1)
+            self._steps.begin(self._places, -1)
             self._open_steps.clear()
             self._quiet_s.clear()
 
     def settle(self, step: int) -> tuple[StepDone, ...]:
         """The members go on after this step."""
-        return self._steps.begin(set(self._nodes), step)
+        return self._steps.begin(self._places, step)
 
     def resume(self, members: Members, closed: Mapping[str, int]) -> None:
         """A new coordinator finds members that train: ``closed`` is the newest step of each node's seats."""
-        self._nodes = members.nodes
+        self._nodes, self._places = members.nodes, frozenset(members.nodes)
         self._seats = {proc: seat for seat, proc in enumerate(members.procs)}
         self._steps.resume({node: closed.get(node, -1) for node in members.nodes})
 
@@ -92,9 +93,9 @@ class Progress:
 
     def look(self, present: Iterable[str]) -> tuple[Fact, ...]:
         """Judge progress, while every node with a seat is heard: a silent one would look like stuck processes."""
-        if not set(self._nodes) <= set(present):
+        if not self._places.issubset(present):
             return ()
-        readings = self._signs.readings(set(self._nodes), self._seats)
+        readings = self._signs.readings(self._places, self._seats)
         self._watch, findings = progress.observe(self._watch, readings, time.monotonic_ns())
         return self._follow(findings)
 

@@ -81,7 +81,7 @@ def _carried(settings: Settings, known: Known, now_s: float) -> State:
         term=max([known.term, old.term, *(p.term for p in procs)]),
         next_proc=known.next_proc,
         next_incident=max(old.next_incident, known.incidents + 1),
-        shrunk_to=old.shrunk_to or (len(known.members) if 0 < len(known.members) < settings.seats else 0),
+        shrunk_to=_shrunk_to(settings, known, old),
         procs={},
         nodes=_nodes(known, old),
         lost_nodes={name: node for name, node in old.lost_nodes.items() if name not in {n.name for n in known.nodes}},
@@ -94,6 +94,13 @@ def _carried(settings: Settings, known: Known, now_s: float) -> State:
         unhelped_step=None,
         ending=None,
     )
+
+
+def _shrunk_to(settings: Settings, known: Known, old: State) -> int:
+    """As the memo has it, which may know of a size that no term has had yet, unless the record is of a later term."""
+    if known.memo is not None and old.term >= known.term:
+        return old.shrunk_to
+    return len(known.members) if 0 < len(known.members) < settings.seats else 0
 
 
 def _nodes(known: Known, old: State) -> dict[str, Node]:
@@ -161,8 +168,6 @@ def _take_over(turn: Turn, known: Known) -> None:
             turn.decide(LetLeave())
         return
     if before is Life.CLEARING:
-        for proc in missing:
-            turn.drop(proc)
         for proc in missing:
             turn.drop(proc)
         trouble.clear_again(turn, "the coordinator was lost while the group was to end")

@@ -36,6 +36,7 @@ def choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless
         moves=sum(node != membership.home(state, seat) for seat, node in placed.items()),
         roomless=len(empty) - len(placed),
         patience_s=state.settings.node_patience_s,
+        seats=state.seats,
         fewer_seats=trouble.fewer_seats,
         looped=state.group.looped,
         start_up=start_up,

@@ -122,9 +122,9 @@ def _stop_in_order(turn: Turn, stop: Stop) -> None:
 def leave_if_finished(turn: Turn) -> None:
     """Let everyone leave once every seat closed the last step or left there."""
     state = turn.state
-    members = membership.occupants(state)
-    if state.life is not Life.RUNNING or any(p.stage is not Stage.FINISHED for p in members.values()):
+    if state.life is not Life.RUNNING or not membership.all_at(state, Stage.FINISHED):
         return
+    members = membership.occupants(state)
     if not members or len(members) + len(state.group.exited) < state.seats:
         return
     if state.incident is not None:

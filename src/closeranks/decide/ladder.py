@@ -32,7 +32,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     moves: int = 0  # empty seats that go to another node
     roomless: int = 0  # empty seats that no node has room for
     patience_s: float = 0.0  # that they may wait for a node
-    fewer_seats: int = 0  # no node came in time, but so many seats can go on
+    seats: int = 0  # of the group
+    fewer_seats: int = 0  # no node came in time, but so many of them can go on
     corrupt: str = ""  # why state is not trusted, or who gives it is missing
     hopeless: str = ""  # why no rung can help: the failure is deterministic, or there is nothing to go back to
     spent: frozenset[Rung] = frozenset()  # rungs that did not help in this incident, or right before it
@@ -146,6 +147,11 @@ def _against_shrink(s: Situation) -> str:
     return _against_restart(s) if s.fewer_seats else _against_replace_node(s)
 
 
+def _because_shrink(s: Situation) -> str:
+    begins = "from the beginning of its script" if s.saved_step is None else f"from the saved step {s.saved_step}"
+    return f"{s.fault}: the group goes on with {s.fewer_seats} of {s.seats} seats {begins}"
+
+
 def _because_replace_node(s: Situation) -> str:
     kept = f"{s.fault}: {s.survivors} members keep their state"
     if s.roomless:
@@ -216,7 +222,7 @@ LADDER: tuple[Step, ...] = (
     Step(
         rung=Rung.SHRINK,
         against=_against_shrink,
-        because=lambda s: f"{s.fault}: the group goes on with {s.fewer_seats} seats from the saved step {s.saved_step}",
+        because=_because_shrink,
     ),
     Step(
         rung=Rung.COLD_RESTART,

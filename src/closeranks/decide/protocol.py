@@ -28,6 +28,14 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     step: int
 
 
+class Hint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A fault outside of the script that the last words of a process name."""
+
+    fault: str  # a name of the catalogue
+    confidence: float
+    words: str
+
+
 class Origin(StrEnum):
     """What a new group begins with."""
 
@@ -69,6 +77,7 @@ class ProcEnded(_Value, frozen=True, tag=True):
     crash: Crash | None
     left_at_step: int | None  # it left the loop early after this closed step
     unkillable: bool = False
+    hint: Hint | None = None
 
 
 class ProcStuck(_Value, frozen=True, tag=True):
@@ -202,6 +211,7 @@ class KnownProc(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     groups: str = ""
     digest: str = ""
     restored_step: int = -1
+    size: int = 0  # seats of the group that it was started for; 0: as many as there are
 
 
 class NodeJoined(_Value, frozen=True, tag=True):
@@ -219,6 +229,7 @@ class NodeLost(_Value, frozen=True, tag=True):
     node: str
     detail: str
     hopeless: str = ""  # why the run cannot go on without it; empty: find out
+    waited_s: float = 0.0  # since it was last heard: nobody waits so long for another one once more
 
 
 class NodeSilent(_Value, frozen=True, tag=True):

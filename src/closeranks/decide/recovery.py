@@ -25,9 +25,9 @@ _CANARY = "canary"  # who raises a suspicion
 
 def agree_when_regrouped(turn: Turn) -> None:
     """Plan the restore once every member is connected."""
-    members = membership.occupants(turn.state)
-    if turn.state.life is not Life.REGROUPING or any(p.stage is not Stage.REGROUPED for p in members.values()):
+    if turn.state.life is not Life.REGROUPING or not membership.all_at(turn.state, Stage.REGROUPED):
         return
+    members = membership.occupants(turn.state)
     turn.phase(Phase.AGREE)
     if len({p.groups for p in members.values()}) > 1:
         known = ", ".join(f"seat {seat}: {p.groups[:12]}" for seat, p in members.items())
@@ -82,9 +82,9 @@ def _plan_out(turn: Turn, plan: Plan) -> None:
 def go_on_when_restored(turn: Turn) -> None:
     """Let the members train once all of them hold the same state."""
     state = turn.state
-    members = membership.occupants(state)
-    if state.life is not Life.RESTORING or any(p.stage is not Stage.RESTORED for p in members.values()):
+    if state.life is not Life.RESTORING or not membership.all_at(state, Stage.RESTORED):
         return
+    members = membership.occupants(state)
     astray = [seat for seat, p in members.items() if p.restored_step != state.group.plan_step]
     if astray:
         detail = f"seats {astray} restored another step than the planned {state.group.plan_step}"

@@ -49,7 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     canary: canary.Rules = canary.Rules()
     host: str = ""  # of a run of one node: the machine's name
     tries_per_rung: int = 2  # newcomers that may be lost in one incident before the next rung is taken
-    nodes_min: int = 0  # with state saved, so few nodes may go on with fewer seats, if no other comes; 0: never
+    nodes_min: int = 0  # so few nodes may hold the job with fewer seats, if no other comes; 0: it keeps its size
     node_patience_s: float = 600.0  # seats without room wait so long for a node, survivors paused
 
 

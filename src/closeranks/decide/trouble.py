@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from closeranks.decide import blame, canary, endings, ladder, membership, memory, pace
+from closeranks.decide import blame, canary, endings, ladder, membership, memory, pace, sizing
 from closeranks.decide.choice import FROM_SCRATCH, choose, spent
 from closeranks.decide.diagnosis import Diagnosis, Seen, Trouble, diagnose, signature, when
 from closeranks.decide.protocol import InterruptTerm, Origin
@@ -200,10 +200,10 @@ def clear_again(turn: Turn, why: str) -> None:
 
 def start_when_clear(turn: Turn) -> None:
     """Start the group anew once every member of the old one has ended."""
-    state = turn.state
-    if state.life is not Life.CLEARING or membership.ending_members(state):
+    if turn.state.life is not Life.CLEARING or membership.ending_members(turn.state):
         return
-    short = membership.layout(state) is None
+    sizing.grow(turn)
+    short = membership.layout(turn.state) is None
     membership.note_shortage(turn, short=short)
     if not short:
         turn.phase(Phase.INTERRUPT)

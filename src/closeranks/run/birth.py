@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -48,6 +48,13 @@ class Node(NamedTuple):
     rank: int = 0
     nodes: int = 1  # that hold seats
     host: str = "127.0.0.1"  # under which the others reach it
+
+    def among(self, homes: Sequence[str]) -> Node:
+        """This node in a group whose seats are on these nodes, by seat: nodes that have none do not count."""
+        nodes = tuple(dict.fromkeys(homes))
+        if self.name not in nodes:
+            return self
+        return self._replace(rank=nodes.index(self.name), nodes=len(nodes))
 
 
 class Meeting(NamedTuple):

@@ -34,6 +34,7 @@ def settings_of(options: RunOptions) -> Settings:
     return Settings(
         seats=options.seats,
         nodes_needed=options.nnodes if options.nnodes > 1 else 0,
+        nodes_min=options.nodes_min,
         node_patience_s=options.node_patience_s,
         spares=options.spares,
         limits=policy.limits or Limits(),

@@ -19,6 +19,7 @@ from closeranks.decide.protocol import (
     ProcSplits,
     TermPoisoned,
 )
+from closeranks.drill import blows
 from closeranks.events import (
     FaultInjected,
     PreflightDone,
@@ -200,6 +201,7 @@ class Ears:
                 fault=message.fault, seat=worker.seat, proc=worker.proc, step=message.step, moment=message.moment
             )
         )
+        blows.heard(message.fault)
 
     def _agree(self) -> bool:
         """Compare once all seats of a group have joined; False when the run had to be ended over it."""

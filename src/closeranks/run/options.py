@@ -107,6 +107,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tiers: str | None = None  # a file that names further homes
     reliability: str | None = None  # a file of ``closeranks fit``: how often jobs here lose their state
     nnodes: int = 1  # nodes that hold seats; further ones are spares
+    nodes_min: int = 0  # so few of them may go on with fewer seats; 0: the job keeps its size
     node_rank: int = 0
     run_id: str | None = None  # the same on all nodes of a job
     rdzv_endpoint: str | None = None  # HOST:PORT where the first node leads, without an authority
@@ -205,15 +206,17 @@ def _grace(text: str) -> float:
     return 0.0 if text in {"0", "0s"} else _seconds(text)
 
 
-def _nodes(text: str) -> int:
-    # torchrun writes an elastic range as MIN:MAX.
-    low, _, high = text.partition(":")
-    if high and high != low:
-        raise ValueError(
-            f"expected one number of nodes, got {text}; give the nodes that hold seats, and start as many more "
-            "supervisors as there are to be spare nodes"
-        )
-    return _integer(low, 1)
+def _nodes(text: str) -> dict[str, object]:
+    """A number of nodes, or as torchrun writes it MIN:MAX: with all of them, or with fewer where some are lost."""
+    low, colon, high = text.partition(":")
+    try:
+        least = _integer(low, 1)
+        most = _integer(high, 1) if colon else least
+    except ValueError as error:
+        raise ValueError(f"expected a number of nodes or MIN:MAX, got {text!r}: {error}") from None
+    if most < least:
+        raise ValueError(f"expected MIN:MAX with MIN up to MAX, got {text}; did you mean {most}:{least}?")
+    return {"nnodes": most, "nodes_min": least if least < most else 0}
 
 
 def _endpoint(text: str) -> str:
@@ -244,7 +247,7 @@ def _choice(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
 
 _FLAGS: Mapping[str, _Flag] = {
     "--nproc-per-node": _Flag("slots", _seats),
-    "--nnodes": _Flag("nnodes", _nodes),
+    "--nnodes": _Flag(_SEVERAL, _nodes),
     "--node-rank": _Flag("node_rank", lambda text: _integer(text, 0)),
     "--run-id": _Flag("run_id", _run_id),
     "--rdzv-id": _Flag("run_id", _run_id),

@@ -29,9 +29,9 @@ class Tally:
         """The highest step that was ever closed by all, -1 before the first."""
         return self._newest
 
-    def expect(self, seats: Iterable[int]) -> None:
-        """From now on the seats of this node are these; it is theirs that are waited for."""
-        self._ours = frozenset(seats)
+    def expect(self, ours: Iterable[int], seats: int) -> None:
+        """From now on ``ours`` of all seats are those of this node; it is theirs that are waited for."""
+        self._ours, self._seats = frozenset(ours), seats
 
     def restart(self) -> None:
         """A group starts from nothing: marks of the group before it are void."""

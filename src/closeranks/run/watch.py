@@ -50,7 +50,7 @@ class Watch:
 
     def expect(self) -> None:
         """A term begins: the seats of this node may be others than before."""
-        self._tally.expect(self._context.members)
+        self._tally.expect(self._context.members, self._context.seats)
 
     def settle(self, step: int) -> None:
         """A restore plan goes on after this step."""

@@ -221,7 +221,10 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
             raise RuntimeError(f"{operation}: process group {self.label} was shut down")
         if isinstance(inner, PrivateWorld):
             return self._answer_privately(inner, operation, result, call)
-        return self._send(inner, operation, result, call)
+        launch = call if world.tamper is None else world.tamper(operation, result, call)
+        if launch is None:  # a drill leaves it out
+            return OuterWork(_done(result), world)
+        return self._send(inner, operation, result, launch)
 
     def _answer_privately(self, inner: PrivateWorld, operation: str, result: Any, call: Callable[[Any], Any]) -> Any:
         call(inner)

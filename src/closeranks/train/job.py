@@ -301,6 +301,18 @@ class Job:
         )
         self._striker.at("start-up", -1)
         self.world.on_launched = self._strike_in_collective
+        self.world.tamper = self._tamper
+
+    def _tamper(self, operation: str, result: Any, call: inject.Call) -> inject.Call | None:
+        words = self.world.vitals.words
+        within = self.world.attempt is Attempt.OPEN and words[Field.DOING] != Doing.STARTING
+        if self._striker is None or not within:
+            return call
+        return self._striker.tampered(words[Field.STEP], operation, result, call)
+
+    def own_s(self) -> float:
+        """Seconds of the last step until it first waited for others."""
+        return self.world.vitals.words[Field.OWN_NS] / 1e9
 
     def _strike_in_collective(self) -> None:
         words = self.world.vitals.words
@@ -360,7 +372,7 @@ class Job:
         """The script reached its loop."""
         self._looping = True
         if self._striker is not None:
-            self._striker.watch(list(self.protected.modules.values()))
+            self._striker.watch(self)
 
     def rehearsal_steps(self) -> int:
         """Steps until DDP's buckets have their final layout, which decides low bits of the sums; 0 without DDP.

@@ -28,6 +28,7 @@ from closeranks.train.untyped import dist
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from closeranks.drill.inject import Call
     from closeranks.messages import Seat
     from closeranks.train.group import OuterGroup
     from closeranks.train.setup_record import Recorder, Replayer
@@ -76,6 +77,7 @@ class World:
         self.backward_seen = True
         self.on_backward: Callable[[], None] = lambda: None  # before the first collective of a backward pass
         self.on_launched: Callable[[], None] | None = None  # drills strike here
+        self.tamper: Callable[[str, Any, Call], Call | None] | None = None  # drills change what is launched
         self.on_poison: Callable[[int, str], None] = lambda _term, _detail: None
         self.wait_for_seat: Callable[[], int] = self._no_seat
         self._endpoint: sockets.Endpoint | None = None

@@ -1,0 +1,53 @@
+"""Who did it: the rank, node and device that the evidence names, or nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from closeranks.diagnose.evidence import Evidence, Standing, Unit
+
+_TELLS_OF_ITSELF = frozenset({Standing.DEVICE, Standing.SPECIFIC, Standing.GENERAL, Standing.ENDING})
+
+
+def culprit_of(lead: Evidence, live: Sequence[Evidence]) -> Unit:
+    """The unit to blame. Empty where all ranks show the same, and where only waiting ranks speak."""
+    if lead.standing is Standing.SYMPTOM:
+        return lead.unit if lead.points else _behind(lead, live)
+    ranks = {item.unit.rank for item in live if item.unit.rank is not None and not item.points}
+    same = alike(lead, live)
+    if len(same) > 1 and set(same) == ranks:
+        return Unit()
+    if lead.unit.rank is not None:
+        return lead.unit
+    return _with_rank(lead.unit, live)
+
+
+def alike(lead: Evidence, live: Sequence[Evidence]) -> tuple[int, ...]:
+    """Ranks that show the lead's fault by words of their own."""
+    if lead.standing not in _TELLS_OF_ITSELF:
+        return ()
+    return tuple(sorted({item.unit.rank for item in live if item.fault == lead.fault and item.unit.rank is not None}))
+
+
+def _behind(lead: Evidence, live: Sequence[Evidence]) -> Unit:
+    """The only rank whose collective has a lower number than all others': they wait for it."""
+    numbers: dict[int, int] = {}
+    for item in live:
+        if item.unit.rank is not None and item.sequence is not None and item.fault == lead.fault:
+            numbers[item.unit.rank] = min(item.sequence, numbers.get(item.unit.rank, item.sequence))
+    lowest = min(numbers.values(), default=0)
+    ranks = [rank for rank, number in numbers.items() if number == lowest]
+    return Unit(rank=ranks[0]) if len(ranks) == 1 and len(numbers) > 1 else Unit()
+
+
+def _with_rank(unit: Unit, live: Sequence[Evidence]) -> Unit:
+    """A kernel knows devices and nodes; the rank is the only one that failed there by itself, if there is only one."""
+    failed = {
+        item.unit.rank
+        for item in live
+        if item.standing in _TELLS_OF_ITSELF
+        and item.fault
+        and item.unit.rank is not None
+        and (not unit.node or item.unit.node in ("", unit.node))
+    }
+    return Unit(rank=failed.pop(), node=unit.node, device=unit.device) if len(failed) == 1 else unit

@@ -1,0 +1,1 @@
+"""Logs, kernel logs, recordings and journals -> evidence: the edge around ``diagnose``."""

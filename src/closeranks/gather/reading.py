@@ -1,0 +1,78 @@
+"""Files as pieces of bytes, unpacked on the way, at constant memory whatever they hold."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import importlib
+import lzma
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+
+PIECE_BYTES: Final = 2**20
+# A bomb of zeros unpacks at a thousand to one and more; real logs stay below a hundred.
+UNPACKED_RATIO_MAX: Final = 400
+RATIO_COUNTS_FROM_BYTES: Final = 2**26
+_HEAD_BYTES: Final = 6
+
+
+class ReadingError(Exception):
+    """A file cannot be read, or not to its end. What was read before counts."""
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """Bytes of a file, and how far into the stored file they reach."""
+
+    data: bytes
+    stored_bytes: int
+
+
+def pieces(path: Path) -> Iterator[Piece]:
+    """The content, unpacked if it begins like gzip, xz, bzip2 or zstd, whatever its name says.
+
+    Raises:
+        ReadingError: it cannot be opened, is damaged or cut off, or unpacks to more than any log holds.
+    """
+    try:
+        with path.open("rb") as stored:
+            head = stored.read(_HEAD_BYTES)
+            stored.seek(0)
+            yield from _bounded(path, stored, *_unpacker(path, stored, head))
+    except OSError as error:  # of the system, and of gzip and bzip2 about their data
+        raise ReadingError(f"{path}: cannot be read to its end: {error.strerror or error}") from error
+
+
+def _bounded(path: Path, stored: IO[bytes], source: Any, damages: tuple[type[Exception], ...]) -> Iterator[Piece]:
+    read_bytes = 0
+    try:
+        while data := source.read(PIECE_BYTES):
+            read_bytes += len(data)
+            at = stored.tell()
+            yield Piece(data, at)
+            if read_bytes > RATIO_COUNTS_FROM_BYTES and read_bytes > UNPACKED_RATIO_MAX * at:
+                raise ReadingError(
+                    f"{path}: {at} bytes unpack to more than {read_bytes}, as no log does; it was left there"
+                )
+    except damages as error:
+        raise ReadingError(f"{path}: is damaged or cut off, and was read up to there: {error}") from error
+
+
+def _unpacker(path: Path, stored: IO[bytes], head: bytes) -> tuple[Any, tuple[type[Exception], ...]]:
+    """Where to read from, and what it raises for damaged data."""
+    if head.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=stored), (EOFError, zlib.error)
+    if head.startswith(b"\xfd7zXZ\x00"):
+        return lzma.LZMAFile(stored), (EOFError, lzma.LZMAError)
+    if head.startswith(b"BZh"):
+        return bz2.BZ2File(stored), (EOFError,)
+    if head.startswith(b"\x28\xb5\x2f\xfd"):
+        try:
+            zstandard = importlib.import_module("zstandard")
+        except ImportError as error:
+            raise ReadingError(f"{path}: is packed with zstd; install closeranks[compress] to read it") from error
+        return zstandard.ZstdDecompressor().stream_reader(stored, read_across_frames=True), (zstandard.ZstdError,)
+    return stored, ()
