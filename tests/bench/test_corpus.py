@@ -1,8 +1,12 @@
 """Labelled logs, where they are at hand: the split and the classes are those of ``bench/diagnose.py``."""
 
+import sys
 import tarfile
+from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
 from _corpus import CLASS_OF_FAULT, LABELS, logs_of, macro_f1, scored, split
 from tests.plan.conftest import CANDIDATES
 

@@ -7,10 +7,7 @@ from typer.testing import CliRunner
 from closeranks.cli.main import app_for
 from closeranks.gather import sources
 
-FULL = 'Traceback (most recent call last):
-  File "train.py", line 3
-OSError: [Errno 28] No space left on device
-'
+FULL = 'Traceback (most recent call last):\n  File "train.py", line 3\nOSError: [Errno 28] No space left on device\n'
 
 
 def invoke(*arguments):
