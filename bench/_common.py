@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 RESAMPLES = 2000
+Parser = argparse.ArgumentParser
 
 
 class Bar(NamedTuple):
@@ -35,11 +36,14 @@ def at_least(name: str, value: float | None, bar: float) -> Bar:
 class Bench:
     """Prints for people, or with ``--json`` for programs only; ends with the bars."""
 
-    def __init__(self, name: str, description: str) -> None:
+    def __init__(self, name: str, description: str, add_options: Callable[[Parser], None] | None = None) -> None:
+        """``add_options`` gives the parser what this bench alone needs."""
         parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("--quick", action="store_true", help="fewer repetitions, under a minute")
         parser.add_argument("--json", action="store_true", help="print the JSON line alone")
         parser.add_argument("--seed", type=int, default=0, help="of seats and orders drawn")
+        if add_options is not None:
+            add_options(parser)
         self.name = name
         self.options = parser.parse_args()
 

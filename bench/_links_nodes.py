@@ -1,37 +1,78 @@
-"""The nodes' part of ``links.py``: so many callers in one process, each with beats of its own.
+"""The nodes' part of ``links.py``: so many supervisors in one process, each with a socket and beats of its own.
 
-Prints a line when all have their first grant, ends when standard input is closed.
+They play the whole of their part: they take the seats that the coordinator gives them, train, and close a step with
+every beat. Reads the coordinator's address from standard input; prints a line of JSON when all seats train, and
+one more, with what went wrong until then, when standard input is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
+import resource
 import sys
 import time
+from typing import Any
 
+from closeranks.decide.protocol import (
+    BeginTerm,
+    Decision,
+    Fact,
+    GoOn,
+    PlanRestore,
+    ProcJoined,
+    ProcReady,
+    ProcRegrouped,
+    ProcRestored,
+    ProcResumed,
+    StartGroup,
+    StartProc,
+)
 from closeranks.nodes.calling import Caller, Hearer, Missed
 from closeranks.nodes.handshake import Keys
 from closeranks.nodes.link import Connection, Ears, End
-from closeranks.nodes.words import Address, Beat, FromCoordinator, Granted, Introduction, SeatSign
+from closeranks.nodes.probes import Supervisor, answer_probes
+from closeranks.nodes.words import (
+    Address,
+    Beat,
+    ClosedHere,
+    Do,
+    FromCoordinator,
+    Granted,
+    Heard,
+    Introduction,
+    OpenStore,
+    Reach,
+    Reached,
+    Report,
+    SeatFacts,
+    SeatSign,
+    TermStoreOpened,
+    Welcome,
+)
 from closeranks.signs import Doing, Reading
 
 SEATS = 8
+LOCAL = "127.0.0.1"
+STEP_S = 0.9
 
 
 class Node:
-    """A supervisor as far as its links go."""
+    """A supervisor as far as the coordinator can see it."""
 
-    def __init__(self, rank: int, beat_s: float, granted: asyncio.Semaphore) -> None:
+    def __init__(self, rank: int, keys: Keys, probe_port: int) -> None:
         self.missed = 0
+        self.trains = asyncio.Event()
         self._rank = rank
-        self._beat_s = beat_s
-        self._granted = granted
-        self._number = 0
-        self._was_granted = False
+        self._probe_port = probe_port
+        self._beat_s = 1.0
+        self._number = self._granted = 0
+        self._term = 1
+        self._step = -1
+        self._seats: dict[int, int] = {}  # by process
         self._draw = random.Random(rank)
-        keys = Keys(os.environ["TOKEN"])
         self.caller = Caller(keys, FromCoordinator, Hearer(self._up, self._miss), self._draw)
 
     def _up(self, connection: Connection, _epoch: int) -> Ears:
@@ -40,35 +81,86 @@ class Node:
             node=f"n{self._rank}",
             boot=f"{self._rank:016x}",
             slots=SEATS,
-            host="127.0.0.1",
-            probe_port=40000,
+            host=LOCAL,
+            probe_port=self._probe_port,
             domains={"rack": f"r{self._rank // 16}"},
             hostname=f"node-{self._rank}",
         )
         connection.send(me)
-        # Nodes start at any moment of the interval.
-        asyncio.get_running_loop().call_later(self._draw.uniform(0, self._beat_s), self._beat, connection)
-        return Ears(self._hear, self._down)
+        return Ears(lambda word: self._hear(connection, word), self._down)
+
+    def _hear(self, connection: Connection, word: Any) -> None:
+        match word:
+            case Welcome():
+                self._beat_s = word.beat_s
+                connection.send(Report(procs=(), ended=(), closed_step=-1))
+                # Nodes start at any moment of the interval.
+                asyncio.get_running_loop().call_later(self._draw.uniform(0, self._beat_s), self._beat, connection)
+            case Granted():
+                self._granted = word.number
+            case OpenStore():
+                connection.send(TermStoreOpened(term=word.term, address=Address(host=LOCAL, port=1)))
+            case Reach():
+                connection.send(Reached(nonce=word.nonce))
+            case Do():
+                self._carry_out(connection, word.decision)
+
+    def _carry_out(self, connection: Connection, decision: Decision) -> None:
+        match decision:
+            case StartGroup():
+                places = enumerate(zip(decision.procs, decision.nodes, strict=True))
+                self._seats = {proc: seat for seat, (proc, node) in places if node == f"n{self._rank}"}
+                for proc, seat in self._seats.items():
+                    connection.send(Heard(fact=ProcJoined(proc=proc)))
+                    connection.send(SeatFacts(proc=proc, seat=seat, facts={"torch": "2.13.0"}))
+            case StartProc():
+                sys.stderr.write(f"n{self._rank}: {decision}\n")
+            case BeginTerm():
+                self._term = decision.term
+                self._tell(connection, lambda proc: ProcRegrouped(proc=proc, term=self._term, groups="g"))
+            case PlanRestore():
+                step = decision.step
+                self._tell(connection, lambda proc: ProcRestored(proc=proc, term=self._term, step=step, digest="d"))
+            case GoOn():
+                self._tell(connection, lambda proc: ProcReady(proc=proc, replicated=True, settled=True))
+                self._tell(connection, lambda proc: ProcResumed(proc=proc, term=self._term))
+                self.trains.set()
+
+    def _tell(self, connection: Connection, fact_of: Any) -> None:
+        for proc in self._seats:
+            fact: Fact = fact_of(proc)
+            connection.send(Heard(fact=fact))
 
     def _beat(self, connection: Connection) -> None:
         if not connection.is_open:
             return
         self._number += 1
-        now_ns = time.monotonic_ns()
-        connection.send(Beat(number=self._number, sent_ns=now_ns, signs=self._signs(), open_step=self._number + 1))
+        closed: tuple[ClosedHere, ...] = ()
+        if self.trains.is_set():
+            self._step += 1
+            closed = (ClosedHere(step=self._step, duration_s=STEP_S),)
+        beat = Beat(
+            number=self._number,
+            sent_ns=time.monotonic_ns(),
+            granted=self._granted,
+            signs=self._signs(),
+            closed=closed,
+            open_step=self._step + 1,
+        )
+        connection.send(beat)
         asyncio.get_running_loop().call_later(self._beat_s, self._beat, connection)
 
     def _signs(self) -> tuple[SeatSign, ...]:
-        number = self._number
+        step = self._step + 1
         reading = Reading(
             moved_ns=time.monotonic_ns() - 12_300_000,
-            doing=Doing.FORWARD,
-            term=4,
-            step=number,
-            attempt=number + 7,
-            closed_step=number - 1,
-            entered=40 * number,
-            returned=40 * number,
+            doing=Doing.FORWARD if self.trains.is_set() else Doing.STARTING,
+            term=self._term,
+            step=step,
+            attempt=step + 7,
+            closed_step=step - 1,
+            entered=40 * step,
+            returned=40 * step,
             operation=5,
             operation_bytes=26_214_400,
             section_hash=0,
@@ -77,15 +169,7 @@ class Node:
             grad_norm=1.4142,
             rehearsed_ns=310_000_000,
         )
-        first = SEATS * self._rank
-        return tuple(
-            SeatSign(proc=1000 + seat, seat=seat, asked=False, reading=reading) for seat in range(first, first + SEATS)
-        )
-
-    def _hear(self, word: Granted) -> None:
-        if not self._was_granted:  # the first may have been lost with its connection
-            self._was_granted = word.number > 0
-            self._granted.release()
+        return tuple(SeatSign(proc=proc, seat=seat, asked=False, reading=reading) for proc, seat in self._seats.items())
 
     def _down(self, _end: End) -> None:
         self.missed += 1
@@ -94,19 +178,23 @@ class Node:
         self.missed += 1
 
 
-async def main(port: int, count: int, beat_s: float) -> None:
-    """Call, beat, and end when told."""
-    granted = asyncio.Semaphore(0)
-    nodes = [Node(rank, beat_s, granted) for rank in range(count)]
+async def main(count: int) -> None:
+    """Call, train, and end when told."""
+    keys = Keys(os.environ["CLOSERANKS_TOKEN"])
+    listener = await answer_probes(Address(host=LOCAL, port=0), keys, Supervisor("n0", "0"))
+    nodes = [Node(rank, keys, listener.address.port) for rank in range(count)]
+    host, port = json.loads(await asyncio.to_thread(sys.stdin.readline))
     for node in nodes:
-        node.caller.retarget(Address(host="127.0.0.1", port=port), 1)
-    for _ in nodes:
-        await granted.acquire()
-    print(sum(node.missed for node in nodes), flush=True)
+        node.caller.retarget(Address(host=host, port=port), 1)
+    for node in nodes:
+        await node.trains.wait()
+    print(json.dumps(count * SEATS), flush=True)
     await asyncio.to_thread(sys.stdin.readline)
-    for node in nodes:
-        node.caller.close("done")
+    print(json.dumps(sum(node.missed for node in nodes)), flush=True)
+    os._exit(0)  # the coordinator is to see all of them go at once, and is killed next
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    asyncio.run(main(int(sys.argv[1])))

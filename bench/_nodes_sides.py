@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from recovery import read_logs
+
 from closeranks import journal
 from closeranks.drill.nodes.namespaces import NamespaceStand
 from closeranks.drill.nodes.ports import connected
@@ -42,6 +44,11 @@ def last_node(_place: Place) -> str:
     return SEATED[-1]
 
 
+def trains(place: Place) -> bool:
+    """Every seated rank has completed a step."""
+    return all(read_logs(place.folder))
+
+
 class Side(NamedTuple):
     """A launcher. ``late``: its third node is started right after the kill, and does not wait from the beginning."""
 
@@ -49,6 +56,7 @@ class Side(NamedTuple):
     worker: str
     spare_waits: Callable[[Place], bool]
     late: bool = False
+    spare_may_come: Callable[[Place], bool] = trains  # not before: any two nodes that are there would begin
     environment: tuple[tuple[str, str], ...] = ()
     needs_authority: bool = False
     victim: Callable[[Place], str] = last_node
@@ -84,7 +92,13 @@ def closeranks_side(*, leader: bool = False) -> Side:
 
     token = ("CLOSERANKS_TOKEN", TOKEN)
     victim = leading_node if leader else following_node
-    return Side(command, "closeranks", spare_processes_wait, environment=(token,), needs_authority=True, victim=victim)
+    side = Side(command, "closeranks", spare_processes_wait, environment=(token,), needs_authority=True, victim=victim)
+    return side._replace(spare_may_come=is_led)
+
+
+def is_led(place: Place) -> bool:
+    """A node with seats leads: a spare node that came first would."""
+    return any(isinstance(event, CoordinatorFollowed) for event in events_of(place, SEATED[0]))
 
 
 def leading_node(place: Place) -> str:

@@ -7,227 +7,168 @@ can be. Of them the node that is killed is never the one with their store: their
 
 "killed" means SIGKILL to every process of the node at one instant: its kernel closes the connections. "without power"
 means that the link goes down first, so that nobody hears of it.
+
+Every trial is told on standard error as it ends, every round is summed up, and so is what was measured when Ctrl-C or
+SIGTERM ends the bench. With --into FILE rounds may be spread over several calls: what the file holds counts.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
-import shutil
+import argparse
+import json
 import signal
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NoReturn
 
 from _common import Bar, Bench, at_least, at_most, interleaved, ratio_of_medians, spelled
-from _nodes_sides import (
-    NODES,
-    NVRX_PYTHON,
-    SEATED,
-    SPARE,
-    Place,
-    Side,
-    closeranks_side,
-    events_of,
-    ft_launcher_side,
-    leading_node,
-    nvrx_python,
-    torchrun_side,
-)
-from recovery import STEPS_BEFORE, Line, first_new_step, read_logs, steps_lost, tail, wait_for
+from _nodes_sides import NVRX_PYTHON, closeranks_side, ft_launcher_side, nvrx_python, torchrun_side
+from _nodes_trials import Found, kill_coordinator, lose_node
 
-from closeranks.drill.nodes.namespaces import NamespaceStand, why_not
-from closeranks.drill.nodes.strikes import coordinator_on
-from closeranks.events import CoordinatorFollowed
+from closeranks.drill.nodes.namespaces import why_not
 
-STEPS_AFTER = 12  # completed on all ranks after the new coordinator has taken over
-START_LIMIT_S = 300.0
-RECOVERY_LIMIT_S = 90.0
-NOBODY = 0  # no process: what the victims wrote was taken out before
+ROUNDS = 5
+OURS, AGAIN, COORDINATOR = "closeranks", "closeranks again", "coordinator's process killed"
+QUICK = (OURS, "torchrun, third node waits", COORDINATOR)  # one round of them takes less than 3 minutes
+Trial = Callable[[], Found | None]
 
 
-class Recovery(NamedTuple):
-    """One loss of a node."""
+class Measured:
+    """What all trials have found so far, in this call and, with a file, in those before."""
 
-    took_s: float
-    steps_lost: int
+    def __init__(self, into: Path | None) -> None:
+        self.found: dict[str, list[Found | None]] = {}
+        self._into = into
+        if into is not None and into.exists():
+            for line in into.read_text().splitlines():
+                self._add(**json.loads(line))
 
+    def told(self, trials: Mapping[str, Trial]) -> dict[str, Callable[[], None]]:
+        """The trials, each of which says how it ends, and is kept."""
+        return {name: lambda name=name, trial=trial: self._tell(name, trial) for name, trial in trials.items()}
 
-def measure(side: Side, *, power: bool) -> Recovery | None:
-    """Start, lose a node, wait, end; None if the ranks did not come back in time."""
-    folder = Path(tempfile.mkdtemp(prefix="closeranks-bench-"))
-    with NamespaceStand(NODES) as stand:
-        place = Place(stand, folder)
-        begin(side, place)
-        recovery = lose_node(side, place, power=power)
-    if recovery is not None:
-        shutil.rmtree(folder)  # else the output is there to be read
-    return recovery
+    def values(self, name: str, what: str) -> list[float]:
+        """What the trials of a name found, without those that found nothing."""
+        return [found[what] for found in self.found.get(name, []) if found is not None and what in found]
 
+    def never(self, name: str) -> int:
+        """How many of its trials found nothing: the ranks did not come back in time."""
+        return self.found.get(name, []).count(None)
 
-def begin(side: Side, place: Place) -> None:
-    """Return once all ranks train and the spare node waits."""
-    side.start_seated(place)
-    steps = STEPS_BEFORE
-    wait_until(lambda: all(len(log) >= steps for log in read_logs(place.folder)), place)
-    if not side.late:
-        side.start(place, SPARE)  # not before: with others any two nodes that are there begin
-        wait_until(lambda: side.spare_waits(place), place)
-        steps += len(read_logs(place.folder)[0])  # a few more: the start of the spare node took time from the steps
-        wait_until(lambda: all(len(log) >= steps for log in read_logs(place.folder)), place)
+    def _tell(self, name: str, trial: Trial) -> None:
+        began_s = time.monotonic()
+        sys.stderr.write(f"{time.strftime('%T')} {name} ...\n")
+        found = trial()
+        self._add(name, found)
+        if self._into is not None:
+            with self._into.open("a") as into:
+                into.write(json.dumps({"trial": name, "found": found}) + "\n")
+        said = ", ".join(f"{what} {value:.3g}" for what, value in found.items()) if found else "never came back"
+        sys.stderr.write(f"{time.strftime('%T')} {name}: {said} (the trial took {time.monotonic() - began_s:.0f} s)\n")
 
-
-def wait_until(condition: Callable[[], bool], place: Place) -> None:
-    """Wait while the nodes live.
-
-    Raises:
-        RuntimeError: not in time, or a node ended; with the ends of all outputs.
-    """
-    wait_for(lambda: condition() or not all(map(place.stand.pids, SEATED)), START_LIMIT_S)
-    if not condition():
-        logs = "\n".join(f"{path.name}:\n{tail(path)}" for path in sorted(place.folder.glob("*.log")))
-        raise RuntimeError(f"the run did not start; the ends of its outputs:\n{logs}")
+    def _add(self, trial: str, found: Found | None) -> None:
+        self.found.setdefault(trial, []).append(found)
 
 
-def lose_node(side: Side, place: Place, *, power: bool) -> Recovery | None:
-    """Kill the victim; a launcher without a waiting node gets its replacement at once."""
-    victim = side.victim(place)
-    victims = frozenset(place.stand.pids(victim))
-    killed = Line(step=0, pid=NOBODY, mono_s=time.monotonic())
-    if power:
-        place.stand.power_off(victim)
-    else:
-        place.stand.kill(victim)
-    if side.late:
-        side.start(place, SPARE)
-
-    def found() -> tuple[int, float] | None:
-        return first_new_step(without(read_logs(place.folder), victims, killed.mono_s), killed)
-
-    wait_for(lambda: found() is not None, RECOVERY_LIMIT_S)
-    first = found()
-    if first is None:
-        return None
-    logs = without(read_logs(place.folder), victims, killed.mono_s)
-    return Recovery(first[1] - killed.mono_s, steps_lost(logs, killed, first[0]))
-
-
-def kill_coordinator() -> float | None:
-    """The longest step from the kill on, over the median step before it; None if nobody took over."""
-    folder = Path(tempfile.mkdtemp(prefix="closeranks-bench-"))
-    with NamespaceStand(NODES) as stand:
-        place = Place(stand, folder)
-        begin(closeranks_side(), place)
-        killed_s = time.monotonic()
-        for pid in coordinator_on(stand, leading_node(place)):
-            os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: epochs(place) > 1, RECOVERY_LIMIT_S)
-        until = max(line.step for log in read_logs(folder) for line in log) + STEPS_AFTER
-        wait_for(lambda: all(log[-1].step >= until for log in read_logs(folder)), RECOVERY_LIMIT_S)
-        took_over, logs = epochs(place) > 1, read_logs(folder)
-    if not took_over:
-        return None
-    shutil.rmtree(folder)
-    return longest_over_median(step_times(logs), killed_s)
-
-
-def epochs(place: Place) -> int:
-    """How many coordinators the first node has followed."""
-    return sum(isinstance(event, CoordinatorFollowed) for event in events_of(place, SEATED[0]))
-
-
-def step_times(logs: list[list[Line]]) -> list[float]:
-    """When all ranks had completed each step."""
-    ends = [{line.step: line.mono_s for line in log} for log in logs]
-    common = sorted(set.intersection(*(set(times) for times in ends)))
-    return [max(times[step] for times in ends) for step in common]
-
-
-def longest_over_median(ends_s: list[float], killed_s: float) -> float:
-    """Of steps that ended after the kill the longest, over the median of those before it."""
-    spans = list(itertools.pairwise(ends_s))
-    usual_s = statistics.median(end_s - begin_s for begin_s, end_s in spans if end_s <= killed_s)
-    return max(end_s - begin_s for begin_s, end_s in spans if end_s > killed_s) / usual_s
-
-
-def without(logs: list[list[Line]], pids: frozenset[int], since_s: float) -> list[list[Line]]:
-    """The logs without what the processes wrote after that time."""
-    return [[line for line in log if line.pid not in pids or line.mono_s <= since_s] for log in logs]
-
-
-def best(peers: dict[str, list[Recovery]]) -> list[float]:
-    """The times of the peer that came back fastest, among those that came back by themselves in every round."""
-    most = max(map(len, peers.values()), default=0)
-    times = [[recovery.took_s for recovery in found] for found in peers.values() if found and len(found) == most]
-    return min(times, key=statistics.median, default=[])
-
-
-Results = dict[str, list[Recovery]]
-
-
-def bars_of(results: Results, peers: Results, longest: list[float | None]) -> list[Bar]:
-    """The promises of this bench."""
-    fastest, times = best(peers), [recovery.took_s for recovery in results.get("closeranks", [])]
-    lost = [one.steps_lost for name, found in results.items() if name.startswith("closeranks") for one in found]
-    ratio = ratio_of_medians(fastest, times).value if fastest and times else None
-    known = [value for value in longest if value is not None]
-    return [
-        at_least("best peer's median over ours, a node killed while a spare one waits", ratio, 4),
-        at_most("steps lost by closeranks", max(lost, default=None), 0),
-        at_most(
-            "longest step after the coordinator was killed, over the median step",
-            max(known) if len(known) == len(longest) else None,
-            3,
-        ),
-    ]
-
-
-def sides_of(bench: Bench) -> dict[str, Side]:
+def trials_of(bench: Bench) -> dict[str, Trial]:
     """Ours, and the others as far as they are here."""
-    sides = {"closeranks": closeranks_side(), "closeranks again": closeranks_side()}
-    sides["torchrun, third node waits"] = torchrun_side(late=False)
-    sides["torchrun, third node started at the kill"] = torchrun_side(late=True)
+    sides = {
+        OURS: closeranks_side(),
+        AGAIN: closeranks_side(),
+        "closeranks, the coordinator's node": closeranks_side(leader=True),
+        "torchrun, third node waits": torchrun_side(late=False),
+        "torchrun, third node started at the kill": torchrun_side(late=True),
+        "torchrun as it comes, with its store shared, third node waits": torchrun_side(late=False, shared_store=True),
+    }
     if nvrx_python() is None:
         bench.say(f"nvidia-resiliency-ext: not measured; name a Python that can import it in {NVRX_PYTHON}")
     else:
         sides["ft_launcher, third node waits"] = ft_launcher_side(late=False)
         sides["ft_launcher, third node started at the kill"] = ft_launcher_side(late=True)
-    return sides
+    trials: dict[str, Trial] = {name: lambda side=side: lose_node(side) for name, side in sides.items()}
+    trials["closeranks, without power"] = lambda: lose_node(closeranks_side(), power=True)
+    trials[COORDINATOR] = kill_coordinator
+    chosen = bench.options.only or (QUICK if bench.options.quick else trials)
+    return {name: trial for name, trial in trials.items() if name in chosen}
+
+
+def best_peer(measured: Measured) -> list[float]:
+    """The times of the peer that came back fastest, among those that came back by themselves in every trial."""
+    names = [name for name in measured.found if not name.startswith(OURS) and not measured.never(name)]
+    times = [took_s for name in names if (took_s := measured.values(name, "took_s"))]
+    return min(times, key=statistics.median, default=[])
+
+
+def bars_of(measured: Measured) -> list[Bar]:
+    """The promises of this bench."""
+    fastest, ours = best_peer(measured), measured.values(OURS, "took_s")
+    lost = [steps for name in measured.found if name.startswith(OURS) for steps in measured.values(name, "steps_lost")]
+    longest = measured.values(COORDINATOR, "longest_over_median")
+    return [
+        at_least(
+            "best peer's median over ours, a node killed while a spare one waits",
+            ratio_of_medians(fastest, ours).value if fastest and ours else None,
+            4,
+        ),
+        at_most("steps lost by closeranks", max(lost, default=None), 0),
+        at_most(
+            "longest step after the coordinator was killed, over the median step",
+            None if measured.never(COORDINATOR) else max(longest, default=None),
+            3,
+        ),
+    ]
+
+
+def sum_up(bench: Bench, measured: Measured) -> None:
+    """What has been measured so far."""
+    for name in sorted(measured.found):
+        if name != COORDINATOR:
+            lost = sorted({int(steps) for steps in measured.values(name, "steps_lost")})
+            took = spelled(measured.values(name, "took_s"), "s")
+            bench.say(f"{name}: kill to new step {took}, steps lost {lost}, never came back {measured.never(name)}")
+    ours, again, fastest = measured.values(OURS, "took_s"), measured.values(AGAIN, "took_s"), best_peer(measured)
+    if ours and again:
+        bench.say(f"control, closeranks over closeranks again: {ratio_of_medians(ours, again)}")
+    if ours and fastest:
+        bench.say(f"best peer over closeranks: {ratio_of_medians(fastest, ours)}")
+    longest = spelled(measured.values(COORDINATOR, "longest_over_median"), "medians")
+    bench.say(f"{COORDINATOR}: longest step {longest}, nobody took over {measured.never(COORDINATOR)}")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Beside those of all benches."""
+    parser.add_argument("--rounds", type=int, help=f"of all trials (default {ROUNDS}, with --quick 1)")
+    parser.add_argument("--only", action="append", metavar="TRIAL", help="this trial, by its full name; repeatable")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="keep results there; what it holds counts")
+
+
+def leave(_signum: int, _frame: object) -> NoReturn:
+    """As with Ctrl-C: nodes are ended and what was measured is said."""
+    raise KeyboardInterrupt
 
 
 def main() -> int:
     """Measure, compare, judge."""
-    bench = Bench("nodes", __doc__ or "")
+    bench = Bench("nodes", __doc__ or "", add_options)
+    measured = Measured(bench.options.into)
     if problem := why_not():
         bench.say(f"network namespaces cannot be used here: {problem}")
-        return bench.finish(bars_of({}, {}, [None]))
-    rounds = 1 if bench.options.quick else 5
-    sides = sides_of(bench)
-    trials = {name: lambda side=side: measure(side, power=False) for name, side in sides.items()}
-    trials["closeranks, the coordinator's node"] = lambda: measure(closeranks_side(leader=True), power=False)
-    trials["closeranks, without power"] = lambda: measure(closeranks_side(), power=True)
-    if not bench.options.quick:
-        name = "torchrun with the store shared, as is its default, third node waits"
-        trials[name] = lambda: measure(torchrun_side(late=False, shared_store=True), power=False)
-    measured = interleaved(trials | {"coordinator": kill_coordinator}, rounds, bench.options.seed)
-    longest = measured.pop("coordinator")
-    results = {name: [recovery for recovery in all_of if recovery] for name, all_of in measured.items()}
-    for name, recoveries in results.items():
-        lost = sorted({recovery.steps_lost for recovery in recoveries})
-        never = len(measured[name]) - len(recoveries)
-        took_s = [recovery.took_s for recovery in recoveries]
-        bench.say(f"{name}: kill to new step {spelled(took_s, 's')}, steps lost {lost}, never came back {never}")
-    again = [recovery.took_s for recovery in results["closeranks again"]]
-    ours = [recovery.took_s for recovery in results["closeranks"]]
-    if ours and again:
-        bench.say(f"control, closeranks over closeranks again: {ratio_of_medians(ours, again)}")
-    bench.say(f"coordinator killed, longest step over the median: {[value and round(value, 2) for value in longest]}")
-    peers = {name: found for name, found in results.items() if name in sides and not name.startswith("closeranks")}
-    return bench.finish(bars_of(results, peers, longest))
+        return bench.finish(bars_of(measured))
+    signal.signal(signal.SIGTERM, leave)
+    trials = measured.told(trials_of(bench))
+    rounds = bench.options.rounds or (1 if bench.options.quick else ROUNDS)
+    try:
+        for number in range(rounds):
+            bench.say(f"round {number + 1} of {rounds}: {len(trials)} trials")
+            interleaved(trials, 1, bench.options.seed + number)
+            sum_up(bench, measured)
+    except KeyboardInterrupt:
+        bench.say("interrupted; until then:")
+        sum_up(bench, measured)
+    return bench.finish(bars_of(measured))
 
 
 if __name__ == "__main__":

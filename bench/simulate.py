@@ -163,6 +163,7 @@ def main() -> int:
             at_most("131,072 GPUs for 30 days, s", month[0], 10.0),
             at_most("memory, GiB", memory_gib, 1.0),
             at_most("1,000 replicas, s on 2 cores", scale * spent_s / 2, 60.0),
+            at_most("1,000 replicas, s of wall time in 2 processes", scale * wall_s, 60.0),
             at_most("storm episodes that broke an invariant", broken, 0),
         ]
     )

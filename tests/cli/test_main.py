@@ -41,3 +41,26 @@ def test_help_of_the_program_imports_no_verb(verb):
         [sys.executable, "-c", code], env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "plan --gpus 10000 --gpu-mtbf-h 50000 --params 175e9 --store-gbps 100 --explain",
+        "plan --example llama3",
+        "plan --gpus 1024 --params 7e9 --failures 12 --watched-gpu-h 1e6 --json",
+    ],
+)
+def test_plan_imports_nothing_that_takes_longer_than_its_answer(arguments):
+    heavy = {"torch", "numpy", "pydantic", "scipy", "pandas", "PIL", "asyncio", "multiprocessing", "importlib.metadata"}
+    code = (
+        "import atexit, sys\n"
+        "from closeranks.cli.main import main\n"
+        f"sys.argv = ['closeranks', *{arguments.split()!r}]\n"
+        f"atexit.register(lambda: sys.stderr.write(repr(sorted({heavy!r} & set(sys.modules)))))\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "[]"

@@ -63,6 +63,7 @@ class SimNode:
     up: bool = True
     cut: bool = False  # no word passes between it and the coordinator
     told_lost: bool = False
+    heard_s: float = 0.0  # for the last time, if it is cut
     ended: list[ProcEnded] = field(default_factory=list)  # that nobody heard of
 
 
@@ -80,6 +81,7 @@ class Kept:
     groups: str = ""
     digest: str = ""
     restored_step: int = -1
+    size: int = 0
 
 
 @dataclass
@@ -88,6 +90,7 @@ class NodeWorld(World):
 
     lost_after_s: float = 1.5  # from the death of a node until it is declared lost
     leaderless: bool = False
+    hosts: dict[str, str] = field(default_factory=dict)  # by node; without one a node has no history
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,14 +118,14 @@ class NodeWorld(World):
                 return
             self.declare_lost(self.nodes[name])  # whatever an earlier boot of the node ran is gone
         self.nodes[name] = SimNode(name=name, slots=slots, domains=domains or {})
-        self.feed(NodeJoined(node=name, slots=slots, domains=domains or {}))
+        self.feed(NodeJoined(node=name, slots=slots, domains=domains or {}, host=self.hosts.get(name, "")))
 
     def die(self, name: str) -> None:
         """The machine is gone; its peers notice, later it is declared lost."""
         node = self.nodes[name]
         if not node.up:
             return
-        node.up, node.cut = False, True
+        node.up, node.cut, node.heard_s = False, True, self.now_s
         terms = {sim.term for sim in self._here(name) if sim.alive}
         for sim in self._here(name):
             sim.alive = False
@@ -139,14 +142,15 @@ class NodeWorld(World):
         node.up, node.cut, node.told_lost = False, True, True
         for sim in self._here(node.name):
             sim.alive, sim.told_end = False, True
-        self.feed(NodeLost(node=node.name, detail="it does not answer"))
+        waited_s = self.now_s - node.heard_s if node.heard_s else 0.0
+        self.feed(NodeLost(node=node.name, detail="it does not answer", waited_s=waited_s))
 
     def silence(self, name: str, for_s: float, lost_after_s: float = 5.0) -> None:
         """Nothing passes between the node and the coordinator for a while; its supervisor interrupts its workers."""
         node = self.nodes[name]
         if not node.up or node.cut:
             return
-        node.cut = True
+        node.cut, node.heard_s = True, self.now_s
         self.after(1.0, lambda: self.feed(NodeSilent(node=name, detail="no beat")) if node.cut else None)
         self.after(3.0, lambda: self._leave_alone(node))
         if for_s < lost_after_s:
@@ -251,6 +255,7 @@ class NodeWorld(World):
         super()._check(decision)
         if isinstance(decision, StartGroup):
             assert len(decision.nodes) == len(decision.procs)
+            self._check_size(decision)
             for number, name in zip(decision.procs, decision.nodes, strict=True):
                 self._check_start(number, name)
         if isinstance(decision, StartProc):
@@ -259,8 +264,15 @@ class NodeWorld(World):
             for seat, number in enumerate(decision.procs):
                 self._check_name(seat, decision.incarnations[seat], number)
                 assert self.state.places[seat] == self.where[number]
+                assert self.kept[number].size == len(decision.procs), f"p{number} is of another world"
             for name, seats in Counter(self.where[n] for n in decision.procs).items():
                 assert seats <= self.nodes[name].slots, f"{name} has {seats} seats"
+
+    def _check_size(self, decision: StartGroup) -> None:
+        seats, each = len(decision.procs), self.wanted.seats // self.wanted.nodes_needed
+        full = sum(not node.silent and node.slots >= each for node in self.state.nodes.values())
+        assert seats == min(full * each, self.wanted.seats) or not self.wanted.nodes_min or seats == self.wanted.seats
+        assert seats == self.wanted.seats or seats >= self.wanted.nodes_min * each > 0
 
     def _check_start(self, number: int, name: str) -> None:
         assert name in self.state.nodes, f"{name} is not there"
@@ -309,12 +321,16 @@ class NodeWorld(World):
     def _never_started(self, numbers: tuple[int, ...], seat: int | None = None) -> None:
         for number in numbers:
             self.procs[number] = Sim(number=number, seat=None, incarnation=None, original=False, alive=False)
-            self.kept[number] = Kept(seat=seat, incarnation=None, term=0, newcomer=True)
+            self.kept[number] = Kept(seat=seat, incarnation=None, term=0, newcomer=True, size=self.settings.seats)
 
     def _start(self, number: int, seat: int | None, incarnation: int | None, *, original: bool) -> None:
         incarnation = self.state.incarnations[seat] if original and seat is not None else incarnation
         self.kept[number] = Kept(
-            seat=seat, incarnation=incarnation, term=self.state.term + (not original), newcomer=not original
+            seat=seat,
+            incarnation=incarnation,
+            term=self.state.term + (not original),
+            newcomer=not original,
+            size=self.settings.seats,
         )
         if self.hears(number):
             if seat is not None:

@@ -167,7 +167,7 @@ def smaller(world, nodes_min):
 def test_without_another_node_the_group_goes_on_smaller_where_that_is_allowed():
     world = smaller(world_of(["n0", "n1", "n2"], 6, 3, at_step={10: die("n1")}, patience_s=30.0), 2).run()
     assert rungs(world)[-1] is Rung.SHRINK
-    assert "goes on with 4 seats from the saved step 7" in world.events(Decided)[-1].reason
+    assert "goes on with 4 of 6 seats from the saved step 7" in world.events(Decided)[-1].reason
     start = world.of(StartGroup)[-1]
     assert (len(start.procs), start.nodes) == (4, ("n0", "n0", "n2", "n2"))
     assert world.steps_done == [*range(10), *range(8, 30)]

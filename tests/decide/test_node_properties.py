@@ -66,6 +66,7 @@ def broken_world(seed: int, planned: list) -> NodeWorld:
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), faults)
 @example(3, [(1.0, "kill", 0), (1.0, "kill", 1), (1.0, "silence", 0)])  # a member and the spare ended unheard
+@example(0, [(2.0, "leave", 0), (2.0, "leave", 0), (2.0, "silence", 0), (1.5, "kill", 0)])  # so did all, in turn
 def test_every_failure_of_nodes_and_coordinators_ends_in_progress_or_in_a_reasoned_stop(seed, planned):
     world = broken_world(seed, planned).run(horizon_s=4000.0)
     assert world.ended.reason

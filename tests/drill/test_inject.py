@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import signal
@@ -5,12 +6,15 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
+from unittest import mock
 
 import msgspec
 import pytest
 
-from closeranks.drill import inject
-from closeranks.drill.fault import ANY_INCARNATION, FAILURE_CODE, Fault, Kind, Moment
+from closeranks.drill import blows, inject
+from closeranks.drill.blows import DrillFault
+from closeranks.drill.fault import ANY_INCARNATION, FAILURE_CODE, Fault, Kind, Lasting, Moment
 
 DEADLINE_S = 20.0
 
@@ -49,7 +53,7 @@ def test_the_seat_of_the_environment_is_taken_before_the_script_says_so(monkeypa
     monkeypatch.setenv("CLOSERANKS_SEAT", "1")
     monkeypatch.setenv("CLOSERANKS_INCARNATION", "1")
     striker = inject.from_environment()
-    with pytest.raises(inject.DrillFault):
+    with pytest.raises(DrillFault):
         striker.at("start-up", -1)
 
 
@@ -57,7 +61,7 @@ def test_a_spare_is_not_struck_before_it_is_seated(tmp_path):
     striker = inject.Striker((fault(),), tmp_path / "struck")
     striker.at("apply", 3)
     striker.seated(1, 1)
-    with pytest.raises(inject.DrillFault):
+    with pytest.raises(DrillFault):
         striker.at("apply", 3)
 
 
@@ -67,13 +71,13 @@ def test_a_fault_strikes_its_seat_incarnation_step_and_moment_and_nothing_else(t
     striker = striker_for(tmp_path, fault())
     striker.at("apply", 2)
     striker.at("backward", 3)
-    with pytest.raises(inject.DrillFault, match=r"exception in apply of step 3, seat 1"):
+    with pytest.raises(DrillFault, match=r"exception in apply of step 3, seat 1"):
         striker.at("apply", 3)
 
 
 def test_a_fault_strikes_once_even_across_processes_and_incarnations(tmp_path):
     anyone = fault(incarnation=ANY_INCARNATION)
-    with pytest.raises(inject.DrillFault):
+    with pytest.raises(DrillFault):
         striker_for(tmp_path, anyone).at("apply", 3)
     striker_for(tmp_path, anyone, incarnation=2).at("apply", 3)
 
@@ -82,7 +86,7 @@ def test_a_strike_is_announced_before_it_falls(tmp_path):
     said = []
     striker = striker_for(tmp_path, fault())
     striker.announce = lambda *words: said.append(words)
-    with pytest.raises(inject.DrillFault):
+    with pytest.raises(DrillFault):
         striker.at("apply", 3)
     assert said == [("exception", 3, "apply")]
 
@@ -100,13 +104,115 @@ def test_a_slow_seat_is_announced_once_and_slow_from_its_step_on(tmp_path):
     assert len(said) == 1
 
 
+@pytest.mark.parametrize(
+    ("lasting", "steps"), [(Lasting.TRANSIENT, [3]), (Lasting.INTERMITTENT, [3, 6]), (Lasting.STUCK, [3, 4, 5, 6, 7])]
+)
+def test_a_fault_strikes_again_as_it_lasts_and_is_announced_once(tmp_path, lasting, steps):
+    said, struck = [], []
+    striker = striker_for(tmp_path, fault(Kind.EXCEPTION, lasting=lasting))
+    striker.announce = lambda *words: said.append(words)
+    for step in range(8):
+        try:
+            striker.at("apply", step)
+        except DrillFault:
+            struck.append(step)
+    assert struck == steps
+    assert len(said) == 1
+
+
+def training(**more):
+    return SimpleNamespace(**({"protected": SimpleNamespace(modules={}, optimizers={}), "batches": None} | more))
+
+
+def test_a_collective_is_left_out_once_and_only_an_all_reduce_of_its_step(tmp_path):
+    striker = striker_for(tmp_path, fault(Kind.SKIP, moment=Moment.COLLECTIVE))
+    call = object()
+    striker.at("collective", 3)  # what strikes a collective is carried out where it is launched
+    assert striker.tampered(2, "allreduce", [], call) is call
+    assert striker.tampered(3, "broadcast", [], call) is call
+    assert striker.tampered(3, "allreduce", [], call) is None
+    assert striker.tampered(3, "allreduce", [], call) is call
+
+
+def test_a_seat_is_given_the_batch_of_the_step_before_once(tmp_path):
+    batches = SimpleNamespace(fetch=lambda step, seat, seats: (step, seat, seats))
+    striker = striker_for(tmp_path, fault(Kind.STALE_BATCH, moment=Moment.FORWARD))
+    striker.watch(training(batches=batches))
+    assert batches.fetch(2, 1, 4) == (2, 1, 4)
+    assert batches.fetch(3, 1, 4) == (2, 1, 4)
+    assert batches.fetch(3, 1, 4) == (3, 1, 4)  # tried again
+
+
+def test_a_dragging_seat_takes_a_share_of_its_own_time_more_in_every_step(tmp_path):
+    slept_s = []
+    own_s = 0.1
+    striker = striker_for(tmp_path, fault(Kind.DRAG, share=0.15))
+    striker.watch(training(own_s=lambda: own_s))
+    with mock.patch.object(inject.time, "sleep", slept_s.append):
+        striker.at("apply", 3)
+        own_s = 0.115
+        striker.at("apply", 4)
+    assert slept_s == [pytest.approx(0.015)] * 2
+
+
+def test_an_evaluation_is_a_section_of_its_own(tmp_path):
+    sections = []
+    striker = striker_for(tmp_path, fault(Kind.SECTION, moment=Moment.BETWEEN, for_s=0.0))
+    striker.watch(training(section=lambda name: contextlib.nullcontext(sections.append(name))))
+    striker.at("between", 3)
+    assert sections == ["evaluation"]
+
+
+def test_what_strikes_a_disk_does_nothing_in_the_process_but_in_its_script(tmp_path):
+    striker_for(tmp_path, fault(Kind.NO_SPACE, moment=Moment.SNAPSHOT)).at("snapshot", 3)
+    assert (inject.claims_of(tmp_path / "faults.json") / "0").exists()
+    in_script = striker_for(tmp_path, fault(Kind.KILL), fault(Kind.NO_SPACE, step=4), fault(Kind.IO_ERROR, step=5))
+    with pytest.raises(OSError, match="No space left"):
+        in_script.at("apply", 4)
+    with pytest.raises(OSError, match="Input/output"):
+        in_script.at("apply", 5)
+
+
+def test_an_accelerator_code_is_in_the_kernel_log_before_the_call_fails(monkeypatch, tmp_path):
+    monkeypatch.setenv("CLOSERANKS_DRILL", str(plan_file(tmp_path, fault(Kind.XID))))
+    with pytest.raises(RuntimeError, match="uncorrectable ECC"):
+        striker_for(tmp_path, fault(Kind.XID)).at("apply", 3)
+    line = blows.kernel_log_of(tmp_path / "faults.json").read_text()
+    assert "Xid (PCI:0000:5e:00): 95" in line
+    assert f"pid={os.getpid()}" in line
+
+
+def test_the_wall_clock_of_this_process_jumps_and_the_monotonic_one_does_not(monkeypatch, tmp_path):
+    for name in ("time", "time_ns"):
+        monkeypatch.setattr(time, name, getattr(time, name))  # put back afterwards
+    before_s, before_mono_s = time.time(), time.monotonic()
+    striker_for(tmp_path, fault(Kind.CLOCK_JUMP)).at("apply", 3)
+    assert 3600 <= time.time() - before_s < 3660
+    assert 3600 <= time.time_ns() / 1e9 - before_s < 3660
+    assert time.monotonic() - before_mono_s < 60
+
+
+def test_the_supervisor_shares_a_jump_of_the_clock_in_a_drill_alone(monkeypatch):
+    for name in ("time", "time_ns"):
+        monkeypatch.setattr(time, name, getattr(time, name))
+    before_s = time.time()
+    monkeypatch.delenv("CLOSERANKS_DRILL", raising=False)
+    blows.heard("clock-jump")
+    assert time.time() - before_s < 60
+    monkeypatch.setenv("CLOSERANKS_DRILL", "a list of faults")
+    blows.heard("kill")
+    assert time.time() - before_s < 60
+    blows.heard("clock-jump")
+    assert time.time() - before_s >= 3600
+
+
 def test_a_volley_waits_until_all_its_members_stand_at_their_moment(tmp_path):
     volley = (fault(seat=1, volley=1), fault(seat=2, volley=1))
     first, second = striker_for(tmp_path, *volley, seat=1), striker_for(tmp_path, *volley, seat=2)
     struck_s = {}
 
     def strike(name, striker):
-        with pytest.raises(inject.DrillFault):
+        with pytest.raises(DrillFault):
             striker.at("apply", 3)
         struck_s[name] = time.monotonic()
 
@@ -235,8 +341,10 @@ def test_a_hang_holds_the_interpreter_lock_or_gives_it_back(tmp_path, kind, othe
 
 TRAINING = """
 import json, os, sys
+from types import SimpleNamespace
 import torch
 from closeranks.drill import inject
+from closeranks.drill.blows import DrillFault
 torch.manual_seed(0)
 model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(10)])
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -246,7 +354,7 @@ for index, layer in enumerate(model):
     layer.weight.register_hook(lambda _, i=index: passed.append(["backward", i]))
 striker = inject.from_environment()
 striker.announce = lambda *words: passed.append(list(words))
-striker.watch([model])
+striker.watch(SimpleNamespace(protected=SimpleNamespace(modules={'model': model}), batches=None))
 raised = 0
 for step in range(6):
     passed.clear()
@@ -255,7 +363,7 @@ for step in range(6):
         loss = model(torch.ones(2, 4)).sum()
         striker.at("backward", step)
         loss.backward()
-    except inject.DrillFault:
+    except DrillFault:
         raised += 1
         print(json.dumps([step, passed]))
     else:

@@ -267,7 +267,14 @@ def test_the_curve_alone_as_an_image(tmp_path):
     path = tmp_path / "curve.svg"
     run(*FIRST, "--plot", str(path))
     assert path.read_text().startswith("<svg xmlns")
-    assert "ends in .html or .svg" in run(*FIRST, "--plot", str(tmp_path / "curve.png"), status=2).output
+    assert "ends in .png, .svg or .html" in run(*FIRST, "--plot", str(tmp_path / "curve.gif"), status=2).output
+
+
+def test_the_curve_can_be_a_png_and_a_plot_that_cannot_be_written_is_said(tmp_path):
+    path = tmp_path / "curve.png"
+    run(*FIRST, "--plot", str(path))
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert "No such file" in run(*FIRST, "--plot", str(tmp_path / "none" / "curve.svg"), status=2).stderr
 
 
 def test_a_job_that_hardly_trains_is_told_so():

@@ -1,6 +1,7 @@
 """``closeranks simulate`` as a user meets it."""
 
 import json
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -96,6 +97,17 @@ def test_a_log_can_be_played_again(files):
     assert found["results"][0]["rungs"]["cold restart"] >= 5
 
 
+def test_a_real_log_is_played_to_its_end_at_its_own_rate_under_a_plan_for_it(files):
+    log = Path(__file__).parent.parent / "plan" / "data" / "lanl_excerpt.csv"
+    found = json.loads(run(files / "cluster.toml", "--replay", log, "--system", 20, "--replicas", 1, "--json").stdout)
+    noted = next(text for text in found["assumed"] if "of the log" in text)
+    assert found["mtbf_h"] == pytest.approx(24 * found["days"] / int(noted.split()[0]))
+    (result,) = found["results"]
+    assert result["outcomes"] == {"stopped": 1}
+    assert 0.5 < result["goodput"]["mean"] < 1
+    assert result["worst_loss_s"] < 86_400  # time in which no node was there is no training that was lost
+
+
 def test_a_storm_counts_its_episodes():
     found = json.loads(run("--storm", 20, "--seed", 3, "--json").stdout)
     assert found["episodes"] == 20
@@ -108,6 +120,7 @@ def test_a_storm_counts_its_episodes():
         ([], "--example lesson"),
         (["--plot", "out.gif", "--example", "lesson"], ".png, .svg or .html"),
         (["--example", "nonesuch"], "llama3"),
+        (["--example", "opt175b", "--days", "-3"], "--days: expected above 0"),
         (["--twin", "."], "journal.jsonl"),
     ],
 )

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.status import Status
 
 from closeranks import journal
+from closeranks.cli.drill_matrix import MatrixOptions, UnknownCellError, Unreadable, drill_matrix
 from closeranks.drill import campaign
 from closeranks.drill.campaign import Result
 from closeranks.drill.plan import PlanError, RunSpec, parse
@@ -32,7 +33,9 @@ def register(app: typer.Typer) -> None:
 
 
 def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
-    target: Annotated[list[str], typer.Argument(metavar="PLAN.toml | -- COMMAND", help="A plan; or what to drill.")],
+    target: Annotated[
+        list[str] | None, typer.Argument(metavar="PLAN.toml | -- COMMAND", help="A plan; or what to drill.")
+    ] = None,
     random: Annotated[
         int | None, typer.Option("--random", min=1, help="Make so many random drills of COMMAND.")
     ] = None,
@@ -48,6 +51,16 @@ def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     ] = "",
     timeout_s: Annotated[float, typer.Option("--timeout", min=1.0, help="With --random: seconds for a run.")] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    matrix: Annotated[
+        bool, typer.Option("--matrix", help="Every kind of fault in every phase, scored; COMMAND or a small job.")
+    ] = False,
+    cells: Annotated[
+        str, typer.Option(help="With --matrix: all, quick, kill:forward, kill (a row), :saving (a column), ...")
+    ] = "all",
+    resume: Annotated[
+        Path | None, typer.Option(help="With --matrix: the folder of an earlier one; what it has is not made again.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="With --matrix: write the table to this page, too.")] = None,
 ) -> None:
     """Strike a run with planned or random faults, compare it with an undisturbed one, exit with the verdict.
 
@@ -55,6 +68,11 @@ def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     """
     signal.signal(signal.SIGTERM, leave)
     console = Console(stderr=as_json)
+    if matrix:
+        folder = resume if resume is not None else new_folder(keep)
+        options = MatrixOptions(cells, seed, folder, resume is not None, html, as_json, tuple(target or ()))
+        raise typer.Exit(_matrix(console, options, keep=resume is not None or keep is not None))
+    target = target or []
     seeds = range(seed, seed + (random or repeat))
     drills = [] if random else _planned_drills(target, seeds)
     folder = new_folder(keep)
@@ -67,6 +85,19 @@ def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     conclude(console, results, as_json=as_json)
     tidy(console, results, folder, f"{folder}/NAME/run", keep=keep is not None)
     raise typer.Exit(int(worst([result.outcome for result in results])))
+
+
+def _matrix(console: Console, options: MatrixOptions, *, keep: bool) -> int:
+    try:
+        status = drill_matrix(console, options)
+    except (UnknownCellError, Unreadable) as error:
+        refuse(str(error))
+    if status == Outcome.HELD and not keep:
+        shutil.rmtree(options.folder)
+    else:
+        again = f"to go on: closeranks drill --matrix --resume {options.folder}"
+        console.print(f"runs are kept in {options.folder}; {again}", markup=False, highlight=False, soft_wrap=True)
+    return status
 
 
 def conclude(console: Console, results: list[Result], *, as_json: bool) -> None:

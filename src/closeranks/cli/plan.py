@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from closeranks.plan.published import Example
 
 BAD_INPUT = 2
+_FILE_WIDTH = 120
 
 
 def _seconds(seconds: float) -> str:
@@ -247,6 +248,31 @@ def _describe(raw: dict[str, Any], where: str, part: list[str], gpu_mtbf_h: floa
     return replace(described, given=given)
 
 
+def _plot(result: Answer, path: Path, title: str) -> None:
+    """Write the curves in the form that the name asks for."""
+    from closeranks.plan.page import html_page, waste_svg
+
+    try:
+        if path.suffix == ".png":
+            from closeranks.cli.plan_chart import waste_chart
+            from closeranks.simulate.chart import PlotError, to_png
+
+            try:
+                path.write_bytes(to_png(waste_chart(result)))
+            except PlotError as error:
+                _refuse(f"--plot {path}: {error}")
+        else:
+            path.write_text(waste_svg(result) if path.suffix == ".svg" else html_page(result, title))
+    except OSError as error:
+        _refuse(f"--plot {path}: {error.strerror}")
+
+
+def _refuse(problem: str) -> NoReturn:
+    """End with the status of bad input."""
+    sys.stderr.write(f"closeranks plan: {problem}\n")
+    raise typer.Exit(BAD_INPUT)
+
+
 def plan(  # noqa: PLR0913, PLR0917 - flags of a command
     cluster: Annotated[Path | None, typer.Argument(exists=True, dir_okay=False, help="a cluster.toml")] = None,
     gpus: Annotated[int | None, typer.Option(help="accelerators of the job")] = None,
@@ -276,15 +302,15 @@ def plan(  # noqa: PLR0913, PLR0917 - flags of a command
     rto_s: Annotated[float | None, typer.Option(help="promised: the longest recovery")] = None,
     example: Annotated[str | None, typer.Option(help="a published cluster: llama3, rsc1, rsc2, opt175b ...")] = None,
     explain: Annotated[bool, typer.Option(help="formulas with the numbers put in")] = False,
-    plot: Annotated[Path | None, typer.Option(help="write the curves: .html a page, .svg the U-curve")] = None,
+    plot: Annotated[Path | None, typer.Option(help="write the curves: .html a page, .png or .svg the U-curve")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print every figure as JSON")] = False,
 ) -> None:
     """Answer how often the job fails, how often to save, how many spares, what it costs, what would help."""
     from closeranks.plan.answer import answer
     from closeranks.plan.checks import NotSolvableError, PlanInputError
 
-    if plot is not None and plot.suffix not in {".html", ".svg"}:
-        message = f"--plot {plot}: expected a name that ends in .html or .svg"
+    if plot is not None and plot.suffix not in {".html", ".png", ".svg"}:
+        message = f"--plot {plot}: expected a name that ends in .png, .svg or .html"
         raise typer.BadParameter(message)
     flags = {
         "hardware.accelerators": gpus,
@@ -317,17 +343,13 @@ def plan(  # noqa: PLR0913, PLR0917 - flags of a command
         described = _describe(_merge(raw, flags), where, part or [], gpu_mtbf_h)
         result = answer(described)
     except (PlanInputError, NotSolvableError) as error:
-        sys.stderr.write(f"closeranks plan: {error}\n")
-        raise typer.Exit(BAD_INPUT) from None
+        _refuse(str(error))
     if notes:
         from msgspec.structs import replace
 
         result = replace(result, warnings=(*notes, *result.warnings))
     if plot is not None:
-        from closeranks.plan.page import html_page, waste_svg
-
-        title = chosen.name if chosen else f"Plan for {result.accelerators:,} accelerators"
-        plot.write_text(waste_svg(result) if plot.suffix == ".svg" else html_page(result, title))
+        _plot(result, plot, chosen.name if chosen else f"Plan for {result.accelerators:,} accelerators")
     if as_json:
         import msgspec
 
@@ -335,7 +357,7 @@ def plan(  # noqa: PLR0913, PLR0917 - flags of a command
         return
     from rich.console import Console
 
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _FILE_WIDTH)
     if chosen is not None:
         _show_published(console, chosen, result)
     _show(console, result, explain=explain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -18,6 +19,8 @@ BROKEN = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
 LESSON = "lesson"
+_DAY_S = 86_400.0
+_DAYS_MOST = 36_525.0  # a century
 
 
 def simulate(  # noqa: PLR0913, PLR0917 - flags of a command
@@ -26,7 +29,9 @@ def simulate(  # noqa: PLR0913, PLR0917 - flags of a command
         list[Path] | None, typer.Option(exists=True, dir_okay=False, help="a policy.toml; several are compared")
     ] = None,
     replicas: Annotated[int, typer.Option(min=1, help="runs of each policy, all with the same faults")] = 100,
-    days: Annotated[float | None, typer.Option(help="virtual days; else the end of the job, or 30")] = None,
+    days: Annotated[
+        float | None, typer.Option(help="virtual days; else the end of the job, the log replayed, or 30")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="same seed, same faults")] = 0,
     processes: Annotated[int, typer.Option(min=0, help="processors to use; 0: all")] = 0,
     reliability: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="from closeranks fit")] = None,
@@ -58,6 +63,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - flags of a command
 
     if plot is not None and plot.suffix not in {".png", ".svg", ".html"}:
         refuse(f"--plot {plot}: expected a name that ends in .png, .svg or .html")
+    if days is not None and not 0 < days <= _DAYS_MOST:
+        refuse(f"--days: expected above 0 and at most {_DAYS_MOST:g}, got {days:g}; leave it out for the whole job")
     try:
         if storm or forever:
             from closeranks.cli.simulate_storm import storms
@@ -76,15 +83,17 @@ def simulate(  # noqa: PLR0913, PLR0917 - flags of a command
 
             fitted = _reliability(reliability)
             described = _described(cluster, example, fitted, unit_gpus)
+            replayed = _replayed(replay, system, described, days)
+            days = days or (_days_of(replayed) if replayed and not described.job.work_h else 0.0)
             request = Request(
                 cluster=described,
-                policies=_policies(policy or [], described),
+                policies=_policies(policy or [], _counted(described, replayed, days)),
                 replicas=replicas,
-                days=days or 0.0,
+                days=days,
                 seed=seed,
                 processes=processes,
                 reliability=fitted,
-                replayed=_replayed(replay, system, described, days),
+                replayed=replayed,
             )
             compare(request, journal, plot, as_json=as_json)
     except (PlanInputError, NotSolvableError) as error:
@@ -138,15 +147,37 @@ def _policies(paths: list[Path], cluster: Cluster) -> tuple[Policy, ...]:
 
 
 def _replayed(path: Path | None, system: str | None, cluster: Cluster, days: float | None) -> tuple[Strike, ...]:
+    """Return the failures of the log within the horizon: what was asked for, or the whole of the log."""
     if path is None:
         return ()
     from closeranks.cli.fit import read_log
+    from closeranks.plan.checks import PlanInputError
     from closeranks.simulate.draw import replay
 
     trace = read_log(path, system)
     nodes = max(1, -(-cluster.hardware.accelerators // cluster.hardware.per_node))
-    horizon_s = (days or 30.0) * 86_400
-    return tuple(replay(trace, nodes, horizon_s, cluster.repair.mean_h * 3600))
+    horizon_s = days * _DAY_S if days else math.inf
+    found = tuple(replay(trace, nodes, horizon_s, cluster.repair.mean_h * 3600))
+    if not found:
+        raise PlanInputError(str(path), "a failure to replay", "none", "name another log, or leave out --replay")
+    return found
+
+
+def _days_of(replayed: tuple[Strike, ...]) -> float:
+    """Return the whole days that hold every failure of a log."""
+    return math.floor(replayed[-1].at_s / _DAY_S) + 1.0
+
+
+def _counted(cluster: Cluster, replayed: tuple[Strike, ...], days: float) -> Cluster:
+    """Return the cluster as it is planned for: with the count of a log that is replayed, where there is one."""
+    from msgspec.structs import replace
+
+    from closeranks.plan.cluster import Measured
+
+    if not replayed or not days:
+        return cluster
+    whole = cluster.hardware.accelerators
+    return replace(cluster, measured=Measured(failures=len(replayed), unit_h=24 * days, unit_accelerators=whole))
 
 
 def register(app: typer.Typer) -> None:

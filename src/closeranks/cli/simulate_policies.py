@@ -85,7 +85,8 @@ def _scenario(request: Request) -> Scenario:
     # The log stands for the losses of nodes; what it cannot know is still drawn.
     parts = {entry.name for entry in request.cluster.part} | {entry.name for entry in request.cluster.domain}
     left = tuple(source for source in scenario.sources if source.name not in parts)
-    return msgspec.structs.replace(scenario, sources=left)
+    mtbf_s = scenario.horizon_s / len(request.replayed)
+    return msgspec.structs.replace(scenario, sources=left, mtbf_s=mtbf_s)
 
 
 def _run(request: Request, work: Work) -> list[tuple[Outcome, ...]]:

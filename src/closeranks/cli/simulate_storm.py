@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import sys
 import time
 from collections import Counter
@@ -38,6 +39,7 @@ def storms(seed: int, count: int, *, as_json: bool) -> None:
     rungs: Counter[str] = Counter()
     facts, broken = 0, None
     shown_s = 0.0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as timeout(1) ends a night
     try:
         with console.status("storm") as status:
             for number in _seeds(seed, count):

@@ -33,6 +33,7 @@ _PROBE_AGAIN_S: Final = 0.2
 _WITNESSES: Final = 2
 _GRANTS_KEPT: Final = 64
 _FLOOR_BEATS: Final = 3.0  # a silence of fewer beats is never suspicious
+_COUNTED_S: Final = 0.05  # so old may be the count of what all nodes have acknowledged
 
 
 class Absences:
@@ -53,9 +54,11 @@ class Absences:
         self._pulses: dict[str, Pulse] = {}
         self._nonces = itertools.count(1)
         self._asked: dict[int, str] = {}
+        self._counted: tuple[tuple[str, ...], tuple[str, ...], float, float] = ((), (), NEVER_S, NEVER_S)
         self._probing: dict[str, asyncio.Task[None]] = {}
         self._vigils: set[asyncio.Task[None]] = set()  # that are being begun
         self.has_room: Callable[[str], bool] = lambda _: True
+        self.dispensable: Callable[[str], bool] = lambda _: False
         self.silent: Callable[[Attendee, str], None] = lambda _attendee, _reason: None
         self.back: Callable[[Attendee], None] = lambda _: None  # it beats again, over the same connection
 
@@ -139,10 +142,17 @@ class Absences:
         return {attendee.node for attendee in self._attendees.values() if attendee.heard}
 
     def heard_s(self) -> float:
-        """When the oldest of the newest acknowledged grants of the term's nodes was sent; see ``Around.heard_s``."""
-        nodes = {*self._tenure.record.nodes, *self._tenure.nodes_in_doubt}
-        times = [NEVER_S if (a := self._attendees.get(n)) is None else a.acknowledged_s for n in nodes]
-        return min(times, default=NEVER_S)
+        """When the oldest of the newest acknowledged grants of the term's nodes was sent; see ``Around.heard_s``.
+
+        Asked for with every beat of every node, so it is not counted anew each time: for the same nodes what was
+        true a moment ago still is, for grants that all have acknowledged stay acknowledged.
+        """
+        now_s, nodes, doubtful = time.monotonic(), self._tenure.record.nodes, self._tenure.nodes_in_doubt
+        if self._counted[:2] != (nodes, doubtful) or now_s > self._counted[2] + _COUNTED_S:
+            every = {*nodes, *doubtful}
+            times = [NEVER_S if (a := self._attendees.get(n)) is None else a.acknowledged_s for n in every]
+            self._counted = (nodes, doubtful, now_s, min(times, default=NEVER_S))
+        return self._counted[3]
 
     def outnumbered(self) -> bool:
         """Whether this leader reaches too few nodes of the newest term."""
@@ -181,6 +191,7 @@ class Absences:
             seats=self._tenure.record.nodes.count(attendee.node),
             proven_gone=bool(attendee.certain),
             replaceable=self.has_room(attendee.node),
+            dispensable=self.dispensable(attendee.node),
         )
         match judge_silence(silence):
             case DeclareLost(detail=detail):

@@ -47,3 +47,8 @@ class Attendee:
         """Say it, if there is a connection."""
         if self.connection is not None:
             self.connection.send(word)
+
+    def send_frame(self, frame: bytes) -> None:
+        """Say what was encoded for several."""
+        if self.connection is not None:
+            self.connection.send_frame(frame)

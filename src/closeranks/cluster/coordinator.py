@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from closeranks.cluster.absence import Absences
@@ -40,7 +41,8 @@ from closeranks.decide.protocol import (
     TermPoisoned,
     Tick,
 )
-from closeranks.events import AnyEvent, CoordinatorBegan, NodeAccepted, NodeGone, Stamp
+from closeranks.events import AnyEvent, CoordinatorBegan, IncidentClosed, NodeAccepted, NodeGone, Stamp
+from closeranks.frames import encode
 from closeranks.nodes import words
 from closeranks.nodes.link import Connection, Ears, End
 from closeranks.run.brain import bounds_of
@@ -69,9 +71,10 @@ class Coordinator:
         self._attendees: dict[str, Attendee] = {}
         self._mind = Mind(options, tenure)
         self.absences = Absences(self._attendees, tenure, (identity, options), self._lost)
-        self.absences.has_room = self._mind.has_room
+        self.absences.has_room, self.absences.dispensable = self._mind.has_room, self._mind.dispensable
         self.absences.silent, self.absences.back = self._silent, self._back
         self._progress = Progress(bounds_of(options), self._ask)
+        self._progress.domains_of = self._domains_of
         self._agreement = Agreement()
         self._announcer = Announcer(self._record, self._attendees.get, self._complain)
         self._decisions: asyncio.Queue[Decision] = asyncio.Queue()
@@ -140,7 +143,8 @@ class Coordinator:
         attendee.boot, attendee.introduction, attendee.connection = word.boot, word, connection
         attendee.report = None
         self._attendees[word.node] = attendee
-        beat_s = _BEAT_S if len(self._attendees) <= _FEW_NODES else _BEAT_OF_MANY_S
+        many = max(len(self._attendees), self._options.nnodes) > _FEW_NODES
+        beat_s = _BEAT_OF_MANY_S if many else _BEAT_S
         self.absences.heard(attendee, beat_s)
         leader, record = self._identity.node, self._tenure.record
         connection.send(
@@ -211,14 +215,27 @@ class Coordinator:
         attendee.report = word
         self.absences.reported(attendee)
         if word.failed:
-            self._note(
-                NodeGone(node=attendee.node, boot=attendee.boot, detail=f"it cannot take workers: {word.failed}")
-            )
+            self._turn_down(attendee, word)
             return
         if self._mind.whole:
             self._admit(attendee)
         else:
             self._arrived.set()
+
+    def _turn_down(self, attendee: Attendee, report: words.Report) -> None:
+        """The node says that it should get no work: it is counted with no longer, unless it holds seats."""
+        detail = f"it cannot take workers: {report.failed}"
+        spares: tuple[int, ...] = ()
+        if attendee.admitted:
+            there = [proc for proc in self._mind.state.procs.values() if proc.node == attendee.node]
+            if any(proc.seat is not None for proc in there):
+                return  # its own journal tells why; what trains there trains on
+            spares = tuple(proc.proc for proc in there)
+        self._note(NodeGone(node=attendee.node, boot=attendee.boot, detail=detail))
+        if attendee.admitted:
+            attendee.admitted = attendee.silent = False
+            self._feed(NodeLost(node=attendee.node, detail=detail))
+            attendee.send(words.Dismissed(procs=spares))
 
     def _admit(self, attendee: Attendee) -> None:
         """The controller counts with this node from now on."""
@@ -236,7 +253,14 @@ class Coordinator:
         self._note_accepted(attendee)
         if self._tenure.record.term == 0 and report.saved_step is not None:
             self._feed(StateSaved(step=max(report.saved_step, self._mind.state.saved_step or -1)))
-        self._feed(NodeJoined(node=attendee.node, slots=introduction.slots, domains=introduction.domains))
+        self._feed(
+            NodeJoined(
+                node=attendee.node,
+                slots=introduction.slots,
+                domains=introduction.domains,
+                host=introduction.hostname,
+            )
+        )
 
     def _note_accepted(self, attendee: Attendee) -> None:
         introduction = attendee.introduction
@@ -256,7 +280,8 @@ class Coordinator:
         self._progress.forget(attendee.node)
         attendee.part(f"given up: {reason}")
         self._note(NodeGone(node=attendee.node, boot=attendee.boot, detail=reason))
-        self._feed(NodeLost(node=attendee.node, detail=reason, hopeless=hopeless))
+        waited_s = 0.0 if attendee.gone_s is None else time.monotonic() - attendee.gone_s
+        self._feed(NodeLost(node=attendee.node, detail=reason, hopeless=hopeless, waited_s=waited_s))
 
     def _silent(self, attendee: Attendee, reason: str) -> None:
         """Nothing is heard of it."""
@@ -289,7 +314,9 @@ class Coordinator:
             return
         if isinstance(fact, GroupLoaded):
             self._progress.settle(fact.step)  # what the group begins with was closed long ago
-        self._decide_all(self._mind.step(fact))
+        decisions = self._mind.step(fact)
+        if decisions or isinstance(fact, Tick):  # else nobody is told anything that a memo must precede
+            self._decide_all(decisions)
 
     def _decide_all(self, decisions: tuple[Decision, ...]) -> None:
         """The memo goes first: whoever leads next must know of what it finds carried out."""
@@ -302,6 +329,8 @@ class Coordinator:
     def _decide(self, decision: Decision) -> None:
         if isinstance(decision, Note):
             self._note(decision.event)
+            if isinstance(decision.event, IncidentClosed):
+                self._progress.stragglers.recovered(decision.event.first_step_s)
         else:
             self._decisions.put_nowait(decision)
 
@@ -412,8 +441,13 @@ class Coordinator:
             self._unheard.append(word)
 
     def _tell_all(self, word: words.FromCoordinator) -> None:
+        frame = encode(word)  # once, however many nodes there are
         for attendee in self._attendees.values():
-            attendee.send(word)
+            attendee.send_frame(frame)
+
+    def _domains_of(self, node: str) -> Mapping[str, str]:
+        attendee = self._attendees.get(node)
+        return {} if attendee is None or attendee.introduction is None else attendee.introduction.domains
 
     def _ask(self, node: str, proc: int) -> None:
         attendee = self._attendees.get(node)

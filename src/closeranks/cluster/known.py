@@ -37,6 +37,7 @@ class Known:
         self._node = node
         self._procs: dict[int, KnownProc] = {}
         self._ended: dict[int, ProcEnded] = {}
+        self.size = 0  # seats of the newest group, as far as this node has heard
 
     @property
     def procs(self) -> tuple[KnownProc, ...]:
@@ -73,6 +74,7 @@ class Known:
             replicated=True,
             settled=True,
             looped=False,
+            size=self.size,
         )
 
     # --- what is said -------------------------------------------------------------------------------------------
@@ -132,6 +134,7 @@ class Known:
 
     @told.register
     def _(self, decision: StartGroup) -> None:
+        self.size = len(decision.procs)
         for seat, (proc, node) in enumerate(zip(decision.procs, decision.nodes, strict=True)):
             if node == self._node:
                 self._start(proc, seat, None, decision.term, newcomer=False)
@@ -144,6 +147,7 @@ class Known:
 
     @told.register
     def _(self, decision: BeginTerm) -> None:
+        self.size = len(decision.procs)
         for seat, (proc, incarnation) in enumerate(zip(decision.procs, decision.incarnations, strict=True)):
             self._set(
                 proc,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 
@@ -15,9 +16,12 @@ from closeranks.decide.adoption import Known, KnownNode, adopt
 from closeranks.decide.membership import occupants, replaceable
 from closeranks.decide.memo import Memo, decode, encode, memo_of, worth_sending
 from closeranks.decide.protocol import BeginTerm, Begun, Decision, Fact, StartGroup
+from closeranks.decide.quarantine import Register, moved
+from closeranks.decide.sizing import fewer_seats
 from closeranks.decide.state import State
 from closeranks.nodes import words
 from closeranks.run.brain import settings_of
+from closeranks.run.node_history import HistoryProblem, NodeHistory, file_of
 from closeranks.run.options import RunOptions
 
 
@@ -25,6 +29,7 @@ class Mind:
     """Owns the controller's state while this candidate leads."""
 
     def __init__(self, options: RunOptions, tenure: Tenure) -> None:
+        self._options = options
         self._settings = settings_of(options)
         self._tenure = tenure
         self._state: State | None = None
@@ -46,7 +51,15 @@ class Mind:
     def begin(self) -> tuple[Decision, ...]:
         """The run starts with this coordinator."""
         self._state = msgspec.structs.replace(controller.initial(self._settings), next_proc=self._first_proc())
-        return self.step(Begun())
+        return self.step(Begun(register=self._register()))
+
+    def _register(self) -> Register:
+        """What earlier runs remember of nodes; without that history nothing is held against any."""
+        try:
+            found = NodeHistory(file_of(self._options, os.environ)).read()
+        except HistoryProblem:
+            return Register()
+        return moved(found, time.monotonic() - time.time())
 
     def adopt(self, present: Iterable[Attendee], reason: str) -> tuple[Decision, ...]:
         """Go on with what is there: the record, and what these nodes reported."""
@@ -88,7 +101,8 @@ class Mind:
     def members_of(self, decision: StartGroup | BeginTerm) -> Members:
         """Who sits where under the term of this decision."""
         if isinstance(decision, StartGroup):
-            return Members(decision.term, decision.procs, decision.nodes, self.state.incarnations)
+            incarnations = self.state.incarnations[: len(decision.procs)]
+            return Members(decision.term, decision.procs, decision.nodes, incarnations)
         homes = {proc.proc: proc.node for proc in self.state.procs.values()}
         nodes = tuple(homes.get(proc, place) for proc, place in zip(decision.procs, self.state.places, strict=True))
         return Members(decision.term, decision.procs, nodes, decision.incarnations)
@@ -101,6 +115,10 @@ class Mind:
         """Whether the seats of this node could be taken over by others."""
         return self._state is not None and replaceable(self._state, node)
 
+    def dispensable(self, node: str) -> bool:
+        """Whether the job may go on with fewer seats, without this node."""
+        return self._state is not None and fewer_seats(self._state, without=node) > 0
+
 
 def _known(attendee: Attendee, report: words.Report) -> KnownNode:
     introduction = attendee.introduction
@@ -108,6 +126,7 @@ def _known(attendee: Attendee, report: words.Report) -> KnownNode:
         name=attendee.node,
         slots=0 if introduction is None else introduction.slots,
         domains={} if introduction is None else introduction.domains,
+        host="" if introduction is None else introduction.hostname,
         procs=report.procs,
         ended=report.ended,
         closed_step=report.closed_step,

@@ -7,13 +7,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from closeranks.cluster.announcing import Members
 from closeranks.cluster.steps import Signs, Steps
 from closeranks.decide.protocol import Fact, GroupStuck, ProcStuck, StepDone
 from closeranks.detect import progress
 from closeranks.detect.progress import Standstill, Suspect, Verdict
+from closeranks.detect.straggler import Step
+from closeranks.detect.straggler_cause import Place
 from closeranks.events import AnyEvent, DeadlineChanged
 from closeranks.nodes.words import Beat, Confirmed
+from closeranks.run.stragglers import Stragglers
 
 _RATES_KEPT: Final = 32
 
@@ -27,17 +32,21 @@ class Progress:
         self._watch = progress.Watch(bounds=bounds)
         self._ask = ask
         self._nodes: tuple[str, ...] = ()  # by seat
+        self._places: frozenset[str] = frozenset()  # the same nodes, each once
         self._seats: dict[int, int] = {}  # by process, under the newest term
         self._suspects: dict[int, Suspect] = {}
         self._open_steps: dict[str, int] = {}
         self._durations_s: deque[float] = deque(maxlen=_RATES_KEPT)
         self._notes: list[AnyEvent] = []
         self._quiet_s: dict[str, float] = {}  # by node
+        self._closed: dict[int, Step] = {}  # parts of steps that are not closed everywhere
+        self.stragglers = Stragglers()
+        self.domains_of: Callable[[str], Mapping[str, str]] = lambda _: {}
 
     @property
     def quiet_s(self) -> float:
         """How long no process of any node has printed anything: all that scripts without the library show."""
-        return min((self._quiet_s.get(node, 0.0) for node in self._nodes), default=0.0)
+        return min((self._quiet_s.get(node, 0.0) for node in self._places), default=0.0)
 
     def heard_silence(self) -> None:
         """It was acted on."""
@@ -57,20 +66,22 @@ class Progress:
 
     def begin(self, members: Members, *, fresh: bool) -> None:
         """A term is announced."""
-        self._nodes = members.nodes
+        self._nodes, self._places = members.nodes, frozenset(members.nodes)
         self._seats = {proc: seat for seat, proc in enumerate(members.procs)}
+        self._forget_parts()
         if fresh:
-            self._steps.begin(set(members.nodes), -1)
+            self._steps.begin(self._places, -1)
             self._open_steps.clear()
             self._quiet_s.clear()
 
     def settle(self, step: int) -> tuple[StepDone, ...]:
         """The members go on after this step."""
-        return self._steps.begin(set(self._nodes), step)
+        self._forget_parts()
+        return self._steps.begin(self._places, step)
 
     def resume(self, members: Members, closed: Mapping[str, int]) -> None:
         """A new coordinator finds members that train: ``closed`` is the newest step of each node's seats."""
-        self._nodes = members.nodes
+        self._nodes, self._places = members.nodes, frozenset(members.nodes)
         self._seats = {proc: seat for seat, proc in enumerate(members.procs)}
         self._steps.resume({node: closed.get(node, -1) for node in members.nodes})
 
@@ -88,13 +99,37 @@ class Progress:
         self._quiet_s[node] = beat.quiet_s
         done = self._steps.add(node, beat.closed)
         self._durations_s.extend(one.duration_s for one in done)
+        self._weigh(beat, done)
         return done
+
+    def _weigh(self, beat: Beat, done: tuple[StepDone, ...]) -> None:
+        """Whether somebody keeps the others waiting."""
+        for here in beat.closed:
+            part = self._closed.get(here.step, Step(own_s={}))
+            period_s = max(part.period_s, here.period_s)
+            self._closed[here.step] = Step(own_s={**part.own_s, **here.own_s}, period_s=period_s)
+        if not done:
+            return
+        totals_s = self._signs.sections(self._places)
+        places = {
+            proc: Place(seat=seat, node=self._nodes[seat], domains=self.domains_of(self._nodes[seat]))
+            for proc, seat in self._seats.items()
+        }
+        for one in done:
+            step = self._closed.pop(one.step, None)
+            if step is not None:
+                self._notes += self.stragglers.closed(one.step, replace(step, totals_s=totals_s), places)
+        self._closed = {number: step for number, step in self._closed.items() if number > done[-1].step}
+
+    def _forget_parts(self) -> None:
+        self._closed.clear()
+        self.stragglers.disturbed()
 
     def look(self, present: Iterable[str]) -> tuple[Fact, ...]:
         """Judge progress, while every node with a seat is heard: a silent one would look like stuck processes."""
-        if not set(self._nodes) <= set(present):
+        if not self._places.issubset(present):
             return ()
-        readings = self._signs.readings(set(self._nodes), self._seats)
+        readings = self._signs.readings(self._places, self._seats)
         self._watch, findings = progress.observe(self._watch, readings, time.monotonic_ns())
         return self._follow(findings)
 

@@ -31,6 +31,7 @@ class KnownNode(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     slots: int
     domains: dict[str, str] = {}
+    host: str = ""
     procs: tuple[KnownProc, ...] = ()  # all that live there
     ended: tuple[ProcEnded, ...] = ()  # the last that ended there
     closed_step: int = -1  # newest step closed by all seats of this node, -1: none
@@ -80,7 +81,7 @@ def _carried(settings: Settings, known: Known, now_s: float) -> State:
         term=max([known.term, old.term, *(p.term for p in procs)]),
         next_proc=known.next_proc,
         next_incident=max(old.next_incident, known.incidents + 1),
-        shrunk_to=old.shrunk_to or (len(known.members) if 0 < len(known.members) < settings.seats else 0),
+        shrunk_to=_shrunk_to(settings, known, old),
         procs={},
         nodes=_nodes(known, old),
         lost_nodes={name: node for name, node in old.lost_nodes.items() if name not in {n.name for n in known.nodes}},
@@ -95,8 +96,15 @@ def _carried(settings: Settings, known: Known, now_s: float) -> State:
     )
 
 
+def _shrunk_to(settings: Settings, known: Known, old: State) -> int:
+    """As the memo has it, which may know of a size that no term has had yet, unless the record is of a later term."""
+    if known.memo is not None and old.term >= known.term:
+        return old.shrunk_to
+    return len(known.members) if 0 < len(known.members) < settings.seats else 0
+
+
 def _nodes(known: Known, old: State) -> dict[str, Node]:
-    there = {n.name: Node(name=n.name, slots=n.slots, domains=dict(n.domains)) for n in known.nodes}
+    there = {n.name: Node(name=n.name, slots=n.slots, domains=dict(n.domains), host=n.host) for n in known.nodes}
     # A node that was lost under this very term cannot be a member of it again. Of an older one it could.
     lost = old.lost_nodes if old.group.term == known.term else {}
     for name, seats in Counter(known.places).items():
@@ -160,8 +168,6 @@ def _take_over(turn: Turn, known: Known) -> None:
             turn.decide(LetLeave())
         return
     if before is Life.CLEARING:
-        for proc in missing:
-            turn.drop(proc)
         for proc in missing:
             turn.drop(proc)
         trouble.clear_again(turn, "the coordinator was lost while the group was to end")

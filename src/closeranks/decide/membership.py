@@ -23,6 +23,11 @@ def occupants(state: State) -> dict[int, Proc]:
     return dict(sorted(seated.items()))
 
 
+def all_at(state: State, *stages: Stage) -> bool:
+    """Whether all occupants are at one of these stages. Looks no further than the first that is not."""
+    return all(p.stage in stages for p in state.procs.values() if p.seat is not None and p.stage is not Stage.DOOMED)
+
+
 def empty_seats(state: State) -> tuple[int, ...]:
     """Seats that nobody sits in or is meant for."""
     taken = occupants(state)
@@ -60,8 +65,10 @@ def sites(state: State) -> list[Site]:
 
 
 def placements(state: State) -> dict[int, str]:
-    """The node that each empty seat goes to; those without room are left out."""
-    return place({seat: home(state, seat) for seat in empty_seats(state)}, sites(state))
+    """The node that each empty seat goes to; those without room are left out. Barred nodes come last."""
+    homes, there = {seat: home(state, seat) for seat in empty_seats(state)}, sites(state)
+    placed = place(homes, [site for site in there if site.name not in state.barred])
+    return placed if len(placed) == len(homes) else place(homes, there)
 
 
 def replaceable(state: State, node: str) -> bool:
@@ -87,7 +94,7 @@ def start_group(turn: Turn, origin: Origin) -> None:
     state = turn.state
     term, first, seats = state.term + 1, state.next_proc, state.seats
     numbers = tuple(range(first, first + seats))
-    incarnations = tuple(n + 1 for n in state.incarnations[:seats]) or (1,) * seats
+    incarnations = _renewed(state.incarnations, seats)
     nodes = layout(state)
     if nodes is None:
         raise AssertionError("a group is started only where there is room for it")
@@ -111,11 +118,21 @@ def start_group(turn: Turn, origin: Origin) -> None:
         procs={**state.procs, **started},
         places=nodes,
         short_since_s=None,
-        group=Group(loads=origin is not Origin.NOTHING),
+        group=Group(loads=origin is not Origin.NOTHING, trusted=origin is Origin.VERIFIED),
         unhelped_step=None,
     )
-    turn.decide(StartGroup(term=term, procs=numbers, origin=origin, nodes=nodes))
-    _end_surplus_spares(turn)
+    # First, for the slots of those that end are those of the members.
+    _end_surplus_spares(turn, resized=len(state.places) not in (0, seats))
+    before_step = state.before_step if origin is not Origin.NOTHING else None
+    turn.decide(
+        StartGroup(term=term, procs=numbers, origin=origin, before_step=before_step, nodes=nodes, finer=state.finer)
+    )
+
+
+def _renewed(newest: tuple[int, ...], seats: int) -> tuple[int, ...]:
+    """The next incarnation of each seat; of those that the group does not have now, the newest that there was."""
+    begun = [n + 1 for n in newest[:seats]]
+    return (*begun, *(1,) * (seats - len(begun)), *newest[seats:])
 
 
 def layout(state: State) -> tuple[str, ...] | None:
@@ -126,17 +143,19 @@ def layout(state: State) -> tuple[str, ...] | None:
     if len(state.places) != seats:  # the first group, or the first smaller one
         needed = -(-seats // state.seats_each)
         reached = {node.name: node.slots for node in state.nodes.values() if not node.silent}
-        return first_layout(seats, reached, needed) or None
+        good = {name: slots for name, slots in reached.items() if name not in state.barred}
+        return first_layout(seats, good, needed) or first_layout(seats, reached, needed) or None
     placed = placements(state)
     return tuple(placed[seat] for seat in range(seats)) if len(placed) == seats else None
 
 
-def _end_surplus_spares(turn: Turn) -> None:
-    """A group that moved needs slots in which spares were kept."""
+def _end_surplus_spares(turn: Turn, *, resized: bool) -> None:
+    """A group that moved needs slots in which spares were kept; one of another size has no use for any of them."""
     for site in sites(turn.state) if turn.state.nodes else ():
         here = [p for p in spares(turn.state) if p.node == site.name]
-        for proc in here[max(0, site.room) + turn.state.settings.spares :]:
-            isolate(turn, proc, "its slot is needed for a seat", capture_stack=False)
+        for proc in here[0 if resized else max(0, site.room) + turn.state.settings.spares :]:
+            why = "it was warmed for another number of seats" if resized else "its slot is needed for a seat"
+            isolate(turn, proc, why, capture_stack=False)
 
 
 def wanted_spares(state: State) -> dict[str, int]:
@@ -145,7 +164,7 @@ def wanted_spares(state: State) -> dict[str, int]:
     if not state.settings.nodes_needed:
         return {"": each}
     seated = {p.node for p in occupants(state).values()}
-    reached = [node for node in state.nodes.values() if not node.silent]
+    reached = [node for node in state.nodes.values() if not node.silent and node.name not in state.barred]
     return {node.name: each if node.name in seated else node.slots for node in reached}
 
 
@@ -222,7 +241,7 @@ def _start_proc(turn: Turn, seat: int | None, node: str, filled_by: Rung | None)
             filled_by=filled_by,
         )
     )
-    turn.decide(StartProc(proc=number, seat=seat, incarnation=incarnation, node=node))
+    turn.decide(StartProc(proc=number, seat=seat, incarnation=incarnation, node=node, finer=turn.state.finer))
 
 
 def _next_incarnation(turn: Turn, seat: int) -> int:
@@ -240,16 +259,14 @@ def isolate(turn: Turn, proc: Proc, reason: str, *, capture_stack: bool) -> None
 
 def note_arrival(turn: Turn) -> None:
     """Remember it once every seat has reached its loop."""
-    members = occupants(turn.state)
-    arrived = all(p.stage in (Stage.LOOPING, Stage.FINISHED) for p in members.values())
-    if arrived and len(members) == turn.state.seats:
+    arrived = all_at(turn.state, Stage.LOOPING, Stage.FINISHED)
+    if arrived and len(occupants(turn.state)) == turn.state.seats:
         turn.update_group(looped=True)
 
 
 def begin_when_joined(turn: Turn) -> None:
     """The first term of a group, once every seat has joined."""
-    members = occupants(turn.state)
-    if len(members) == turn.state.seats and all(p.stage is Stage.JOINED for p in members.values()):
+    if all_at(turn.state, Stage.JOINED) and len(occupants(turn.state)) == turn.state.seats:
         begin_term(turn)
 
 
@@ -272,7 +289,8 @@ def begin_term(turn: Turn) -> None:
     numbers = tuple(p.proc for p in members.values())
     nodes = tuple(p.node for p in members.values())
     turn.note(TermBegan(term=term, members=numbers, nodes=nodes if any(nodes) else ()))
-    turn.decide(BeginTerm(term=term, procs=numbers, incarnations=tuple(incarnations)))
+    finer = turn.state.finer
+    turn.decide(BeginTerm(term=term, procs=numbers, incarnations=tuple(incarnations), finer=finer))
 
 
 def go_on(turn: Turn) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from closeranks.decide import endings, membership, trouble
+from closeranks.decide import blame, endings, membership, sizing, trouble
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.domains import failed_domain
 from closeranks.decide.placement import rank
@@ -40,11 +40,19 @@ def _waited(turn: Turn) -> bool:
 
 def assembling_late(turn: Turn) -> None:
     """The first nodes are not waited for any longer where others can take their place; else say who is missing."""
-    settings = turn.state.settings
     _start_when_assembled(turn)
     if turn.state.life is not Life.ASSEMBLING:
         return
-    if turn.now_s - turn.state.since_s >= settings.deadlines.nodes_s:
+    settings, waited_s = turn.state.settings, turn.now_s - turn.state.since_s
+    fewer = sizing.fewer_seats(turn.state)
+    if fewer and waited_s >= min(settings.node_patience_s, settings.deadlines.nodes_s):
+        detail = (
+            f"{_shortage(turn.state)} within {waited_s:.0f} s: the run begins with {fewer} of {settings.seats} seats"
+        )
+        turn.note(ErrorSeen(detector=Seen.NO_ROOM.value, seat=None, proc=None, detail=detail))
+        turn.update(shrunk_to=fewer)
+        _start_when_assembled(turn)
+    elif waited_s >= settings.deadlines.nodes_s:
         there = ", ".join(sorted(turn.state.nodes, key=rank)) or "none"
         reason = f"{_shortage(turn.state)} within {settings.deadlines.nodes_s:g} s; there are: {there}"
         endings.fail(turn, 1, f"{reason}; start the missing ones, or ask for fewer with --nnodes")
@@ -64,7 +72,9 @@ def joined(turn: Turn, fact: NodeJoined) -> None:
     state = turn.state
     if not state.settings.nodes_needed or fact.node in state.nodes or fact.slots < 1:
         return
-    node = Node(name=fact.node, slots=fact.slots, domains=dict(fact.domains))
+    node = Node(name=fact.node, slots=fact.slots, domains=dict(fact.domains), host=fact.host)
+    if not blame.let_in(turn, node):
+        return
     turn.update(
         nodes={**state.nodes, node.name: node},
         lost_nodes={name: gone for name, gone in state.lost_nodes.items() if name != node.name},
@@ -111,6 +121,8 @@ def lost(turn: Turn, fact: NodeLost) -> None:
         over = "the last step was closed everywhere before" if state.life is Life.LEAVING else ""
         found = _trouble(state, node, members, fact.detail)
         trouble.meet(turn, found, gone=members, hopeless=over or fact.hopeless)
+        if turn.state.short_since_s == turn.now_s:  # it is the missing node, and was waited for as such
+            turn.update(short_since_s=turn.now_s - fact.waited_s)
         return
     turn.note(ErrorSeen(detector=Seen.NODE.value, seat=None, proc=None, detail=f"{node.name} was lost: {fact.detail}"))
     trouble.start_when_clear(turn)
@@ -139,14 +151,12 @@ def check_room(turn: Turn) -> None:
     roomless = sorted(set(range(state.seats)) - set(membership.occupants(state)) - set(membership.placements(state)))
     there = ", ".join(sorted(state.nodes, key=rank)) or "none"
     detail = f"no node with room for seats {roomless} came within {patience_s:g} s; there are: {there}"
-    found = Trouble(seen=Seen.NO_ROOM, detail=detail, allowed_s=patience_s, fewer_seats=_fewer_seats(state))
-    way_out = "" if found.fewer_seats else "start another node for this run, or the run again with fewer"
-    trouble.meet(turn, found, hopeless=way_out)
+    found = Trouble(seen=Seen.NO_ROOM, detail=detail, allowed_s=patience_s, fewer_seats=sizing.fewer_seats(state))
+    trouble.meet(turn, found, hopeless="" if found.fewer_seats else _way_out(state))
 
 
-def _fewer_seats(state: State) -> int:
-    """How many seats the nodes that are there can go on with; 0: it is not allowed, or no state could be taken over."""
-    full = [node for node in state.nodes.values() if not node.silent and node.slots >= state.seats_each]
-    allowed = 0 < state.settings.nodes_min <= len(full) and state.saved_step is not None
-    seats = len(full) * state.seats_each
-    return seats if allowed and seats < state.seats else 0
+def _way_out(state: State) -> str:
+    start = "start another node for this run, or the run again with fewer"
+    if state.settings.nodes_min and sizing.would_lose(state):
+        return f"it does not go on with fewer, for nothing was saved that they could begin with (--store); {start}"
+    return start

@@ -29,6 +29,7 @@ class Silence(msgspec.Struct, frozen=True, kw_only=True):
     seats: int  # that it holds
     proven_gone: bool = False  # a second path has shown that its supervisor ended, and its workers with it
     replaceable: bool = False  # other nodes have room for its seats
+    dispensable: bool = False  # the job may go on with fewer seats
     majority: bool = True  # the coordinator hears most nodes of the newest term
     grace_s: float = 0.0  # a coordinator without majority replaces nobody for so long
 
@@ -69,7 +70,7 @@ def judge(silence: Silence) -> Wait | DeclareLost | GiveUp:
     if s.silent_s < patience_s:
         why = "its seats are kept for it" if s.policy is Policy.WAIT else "no other node has room for its seats"
         return Wait(more_s=patience_s - s.silent_s, reason=f"{s.node} is silent for {s.silent_s:.1f} s: {why}")
-    if s.replaceable:
+    if s.replaceable or s.dispensable:
         return DeclareLost(detail=f"silent for {s.silent_s:.1f} s, longer than the {patience_s:g} s it was waited for")
     return GiveUp(
         reason=(

@@ -59,7 +59,7 @@ def how_it_ended(proc: Proc, ended: tuple[ProcEnded, ...]) -> ProcEnded:
 def take_stray(turn: Turn, known: KnownProc, node: str, vacant: Collection[int | None]) -> None:
     """A process that the coordinator had not known: a spare, a newcomer for a vacant seat, or one that must end."""
     proc = as_told(known, node, turn.now_s)
-    fresh = proc.stage in _NOT_SEATED
+    fresh = proc.stage in _NOT_SEATED and known.size in (0, turn.state.seats)  # else it is warmed for another world
     if fresh and (known.seat is None or (known.newcomer and known.seat in vacant)):
         turn.put(replace(proc, term=turn.state.term + 1))
         if known.seat is not None:
@@ -92,7 +92,8 @@ def meet_losses(turn: Turn, gone: list[tuple[Proc, ProcEnded]], seen: Seen, whil
     """Processes ended unheard: one member's end counts as if it was heard of now; several lost at once are one loss."""
     lost = [(proc, fact) for proc, fact in gone if proc.seat is not None and proc.stage is not Stage.DOOMED]
     members = membership.occupants(turn.state).values()
-    plain = len(lost) == 1 or all(fact.code == 0 for _, fact in lost)
+    # Only where they train, an end with success need not be a loss to the others.
+    plain = len(lost) <= 1 or (turn.state.life is Life.RUNNING and all(fact.code == 0 for _, fact in lost))
     at_once = turn.state.life is not Life.LEAVING and not (plain and all(proc in members for proc, _ in lost))
     # Those without a seat first: a spare that has ended must not be given the seat of a member that has.
     for proc, fact in sorted(gone, key=lambda item: item in lost):

@@ -190,8 +190,30 @@ def autopsy(readings: Mapping[int, Reading], dead: int) -> Agreement | Mismatch:
 
 def allowed(watch: Watch, proc: int) -> float:
     """How long this process may be silent in what it is doing, in seconds."""
-    track = watch.tracks[proc]
-    return max(_learned_s(watch, track.reading) or _early_s(watch, track.reading), track.widened_s)
+    return _Deadlines(watch).of(proc)
+
+
+class _Deadlines:
+    """What ``allowed`` answers, worked out once for all processes in the same phase: there may be thousands."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._closed: dict[int, int] = {}  # by term: the newest step that a process closed
+        for track in watch.tracks.values():
+            reading = track.reading
+            self._closed[reading.term] = max(self._closed.get(reading.term, -1), reading.closed_step)
+        self._known: dict[tuple[Phase, int, int], float] = {}
+
+    def of(self, proc: int) -> float:
+        """Of this process."""
+        track = self._watch.tracks[proc]
+        reading = track.reading
+        alike = (_phase(reading), reading.term, reading.rehearsed_ns)
+        allowed_s = self._known.get(alike)
+        if allowed_s is None:
+            allowed_s = _learned_s(self._watch, reading, self._closed[reading.term]) or _early_s(self._watch, reading)
+            self._known[alike] = allowed_s
+        return max(allowed_s, track.widened_s)
 
 
 def _early_s(watch: Watch, reading: Reading) -> float:
@@ -206,14 +228,13 @@ def _early_s(watch: Watch, reading: Reading) -> float:
     return min(max(bounds.early_factor * longest_s, bounds.early_floor_s), bounds.unlearned_s)
 
 
-def _learned_s(watch: Watch, reading: Reading) -> float:
-    """The learned deadline; 0 when there is none yet."""
+def _learned_s(watch: Watch, reading: Reading, closed_step: int) -> float:
+    """The learned deadline; 0 when there is none yet. ``closed_step``: the newest of the term."""
     gaps = watch.learned.get(_phase(reading), Gaps())
     if reading.doing not in _IN_STEPS:
         return gaps.allowed_s
-    peers = (t.reading.closed_step for t in watch.tracks.values() if t.reading.term == reading.term)
     # A newcomer has closed nothing yet, but it has rehearsed: only a whole group is new to stepping.
-    if max(peers, default=-1) < _SETTLED_STEP:
+    if closed_step < _SETTLED_STEP:
         return 0.0
     # A short phase is seldom the one that is looked at, and may never be learned: the longest of a step bounds it.
     of_steps = (g.allowed_s for (doing, _), g in watch.learned.items() if doing in _IN_STEPS)
@@ -227,6 +248,9 @@ def _follow(watch: Watch, readings: Mapping[int, Reading]) -> tuple[Mapping[Phas
     learned, tracks, moved = dict(watch.learned), {}, len(readings) != len(watch.tracks)
     for proc, reading in readings.items():
         track = watch.tracks.get(proc)
+        if track is not None and track.reading is reading:
+            tracks[proc] = track
+            continue
         if track is not None and track.reading.moved_ns == reading.moved_ns:
             # The rest of the page may still change: numbers of collectives are written without a move.
             tracks[proc] = replace(track, reading=reading)
@@ -281,7 +305,11 @@ def _phase_name(phase: Phase) -> str:
 
 def _judge(watch: Watch, members: Mapping[int, Reading], now_ns: int) -> tuple[Watch, list[Finding]]:
     """Members of one term: the overdue ones are culprits, victims, or all in the same collective."""
-    late = {proc for proc, r in members.items() if r.doing in _JUDGED and _silent_s(r, now_ns) > allowed(watch, proc)}
+    still = _still(watch.bounds, members, now_ns)
+    if not still:
+        return watch, []
+    deadlines = _Deadlines(watch)
+    late = {proc for proc in still if _silent_s(members[proc], now_ns) > deadlines.of(proc)}
     if not late:
         return watch, []
     outside = {proc for proc, r in members.items() if not _in_collective(r)}
@@ -297,6 +325,13 @@ def _judge(watch: Watch, members: Mapping[int, Reading], now_ns: int) -> tuple[W
     if late != set(members):
         return watch, []
     return _judge_all_in_one(watch, members, now_ns)
+
+
+def _still(bounds: Bounds, members: Mapping[int, Reading], now_ns: int) -> list[int]:
+    """Who might be overdue: silent for longer than the shortest deadline that there can be."""
+    least_s = min(bounds.floor_s, bounds.first_s, bounds.early_floor_s, bounds.unlearned_s, bounds.ceiling_s)
+    since_ns = now_ns - int(least_s * 1e9)
+    return [proc for proc, r in members.items() if r.moved_ns < since_ns and r.doing in _JUDGED]
 
 
 def _judge_all_in_one(watch: Watch, members: Mapping[int, Reading], now_ns: int) -> tuple[Watch, list[Finding]]:
@@ -326,12 +361,13 @@ def _suspect(
     watch: Watch, members: Mapping[int, Reading], now_ns: int, procs: set[int], doubt: _Doubt
 ) -> tuple[Watch, list[Finding]]:
     found: list[Finding] = []
+    deadlines = _Deadlines(watch)
     for proc in sorted(procs):
         track = watch.tracks[proc]
         # Who was asked among all and turns out to be the one that others wait for is asked again.
         if track.doubt is _Doubt.NONE or (track.doubt is _Doubt.WITH_ALL and doubt is _Doubt.ALONE):
             silent_s = _silent_s(members[proc], now_ns)
-            found.append(Suspect(proc=proc, silent_s=silent_s, allowed_s=allowed(watch, proc)))
+            found.append(Suspect(proc=proc, silent_s=silent_s, allowed_s=deadlines.of(proc)))
             watch = _with(watch, proc, replace(track, doubt=doubt, answered=False))
     return watch, found
 
@@ -343,7 +379,8 @@ def _stand_still(
         return watch, []
     waiting = [proc for proc in members if proc not in suspects] or list(members)
     silent_s = max(_silent_s(members[proc], now_ns) for proc in waiting)
-    allowed_s = min(allowed(watch, proc) for proc in waiting)
+    deadlines = _Deadlines(watch)
+    allowed_s = min(deadlines.of(proc) for proc in waiting)
     finding = Standstill(detail=detail, suspects=suspects, silent_s=silent_s, allowed_s=allowed_s)
     return replace(watch, told_standstill=True), [finding]
 

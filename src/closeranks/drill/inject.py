@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import resource
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
+from closeranks.drill.blows import BLOWS
+from closeranks.drill.fault import (
+    ANY_INCARNATION,
+    ENVIRONMENT,
+    FLIPS,
+    OF_COLLECTIVES,
+    OF_DATA,
+    OF_FILES,
+    Fault,
+    Kind,
+    Moment,
+    read_faults,
+)
 
-from closeranks.drill.fault import ANY_INCARNATION, ENVIRONMENT, FAILURE_CODE, Fault, Kind, Moment
+if TYPE_CHECKING:
+    from closeranks.train.batches import Batches
+    from closeranks.train.protected import Protected
 
 _MUSTER_S = 1.0  # a volley waits this long for its members; shorter than any deadline for progress
 _MUSTER_POLL_S = 0.001
 
 
-class DrillFault(Exception):
-    """Raised by a drill in place of a bug of the training script."""
+_ELSEWHERE = OF_DATA | OF_COLLECTIVES  # carried out where a batch is fetched, where a collective is launched
+_AMID = (Moment.FORWARD, Moment.BACKWARD)
+_IN_SCRIPT = (Moment.FORWARD, Moment.BACKWARD, Moment.COLLECTIVE, Moment.APPLY)  # where the training script runs
+
+Call = Callable[[Any], Any]  # launches a collective on a backend
+
+
+class Training(Protocol):
+    """What a striker needs of the job in whose process it is."""
+
+    protected: Protected
+    batches: Batches | None
+
+    def section(self, name: str) -> AbstractContextManager[None]:
+        """Work outside the steps."""
+
+    def own_s(self) -> float:
+        """Seconds that the last step took without waiting for others."""
 
 
 class _Handle(Protocol):
@@ -38,10 +65,7 @@ def from_environment() -> Striker | None:
     path = os.environ.get(ENVIRONMENT)
     if not path:
         return None
-    try:
-        faults = msgspec.json.decode(Path(path).read_bytes(), type=tuple[Fault, ...])
-    except (OSError, msgspec.DecodeError) as error:
-        raise ValueError(f"{ENVIRONMENT}={path}: expected a JSON list of faults: {error}") from error
+    faults = read_faults(Path(path))
     striker = Striker(faults, claims_of(Path(path)))
     if seat := os.environ.get("CLOSERANKS_SEAT"):
         striker.seated(int(seat), int(os.environ.get("CLOSERANKS_INCARNATION", "1")))
@@ -63,8 +87,9 @@ class Striker:
         self._faults = faults
         self._claims = claims
         self._mine: tuple[Fault, ...] = ()
-        self._modules: list[Any] = []
+        self._training: Training | None = None
         self._hooks: list[_Handle] = []
+        self._dragged: set[Fault] = set()
         self.announce: Callable[[str, int, str], None] = _nobody
 
     def seated(self, seat: int, incarnation: int) -> None:
@@ -72,9 +97,11 @@ class Striker:
         sitting = (ANY_INCARNATION, incarnation)
         self._mine = tuple(f for f in self._faults if f.seat == seat and f.incarnation in sitting)
 
-    def watch(self, modules: Iterable[Any]) -> None:
-        """Let faults strike amid the forward and backward of these ``torch.nn.Module``."""
-        self._modules = list(modules)
+    def watch(self, training: Training) -> None:
+        """The set-up is over: faults can strike amid forward and backward, state, and batches from now on."""
+        self._training = training
+        if training.batches is not None and any(fault.kind in OF_DATA for fault in self._faults):
+            self._spoil_batches(training.batches)
 
     def at(self, moment: str, step: int) -> None:
         """The worker reaches ``moment`` of ``step``; returns unless a fault is due that ends or stops it."""
@@ -83,52 +110,108 @@ class Striker:
         if moment == Moment.FORWARD:
             self._set_hooks(step)
         for fault in self._mine:
-            amid = bool(self._modules) and fault.moment in (Moment.FORWARD, Moment.BACKWARD)
-            if fault.due(moment, step) and not amid:
+            amid = bool(self._modules()) and fault.moment in _AMID
+            if fault.due(moment, step) and not amid and fault.kind not in _ELSEWHERE:
                 self._strike(fault, step)
+
+    def tampered(self, step: int, operation: str, result: Any, call: Call) -> Call | None:
+        """What is launched in place of a collective of ``step``; None: nothing, it is left out."""
+        for fault in self._mine:
+            due = fault.kind in OF_COLLECTIVES and fault.due(Moment.COLLECTIVE, step) and operation == "allreduce"
+            if due and self._begins(fault, step):
+                if fault.kind is Kind.SKIP:
+                    return None
+                from closeranks.train.spoiling import shortened
+
+                return shortened(result)
+        return call
+
+    def _modules(self) -> list[Any]:
+        return [] if self._training is None else list(self._training.protected.modules.values())
+
+    def _spoil_batches(self, batches: Batches) -> None:
+        fetch = batches.fetch
+
+        def spoiled(step: int, seat: int, seats: int) -> Any:
+            for fault in self._mine:
+                if fault.kind in OF_DATA and fault.due(Moment.FORWARD, step) and self._begins(fault, step):
+                    from closeranks.train.spoiling import batch_of
+
+                    return batch_of(fault, fetch, step, seat, seats)
+            return fetch(step, seat, seats)
+
+        batches.fetch = spoiled  # type: ignore[method-assign]
 
     def _set_hooks(self, step: int) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
         for fault in self._mine:
+            if fault.kind in _ELSEWHERE:
+                continue
             if fault.due(Moment.FORWARD, step):
-                leaves = [m for root in self._modules for m in root.modules() if not any(m.children())]
+                leaves = [m for root in self._modules() for m in root.modules() if not any(m.children())]
                 self._hook_amid(fault, step, [leaf.register_forward_hook for leaf in leaves])
             elif fault.due(Moment.BACKWARD, step):
-                parameters = [p for root in self._modules for p in root.parameters() if p.requires_grad]
+                parameters = [p for root in self._modules() for p in root.parameters() if p.requires_grad]
                 self._hook_amid(fault, step, [p.register_hook for p in parameters])
 
-    def _hook_amid(self, fault: Fault, step: int, registers: list[Callable[[Callable[..., None]], _Handle]]) -> None:
+    def _hook_amid(self, fault: Fault, step: int, registers: list[Callable[[Callable[..., Any]], _Handle]]) -> None:
         """Strike when as many of the hooked places were passed as the fault is deep."""
         left = 1 + int(fault.depth * len(registers))
 
-        def passed(*_: object) -> None:
+        def passed(*words: Any) -> Any:
             nonlocal left
             left -= 1
-            if left == 0:
-                self._strike(fault, step)
+            return self._strike(fault, step, words[-1]) if left == 0 else None
 
         self._hooks += [register(passed) for register in registers]
 
-    def _strike(self, fault: Fault, step: int) -> None:
-        index = self._faults.index(fault)
-        if not self._claim(index):
-            if fault.kind is Kind.SLOW:
-                time.sleep(fault.for_s)
-            return
-        if fault.volley:
-            self._muster(fault.volley)
-        if fault.after_ms:
-            later = threading.Timer(fault.after_ms / 1000, self._carry_out, (fault, step))
+    def _strike(self, fault: Fault, step: int, value: Any = None) -> Any:
+        """Carry a fault out if it is its turn; what takes the place of the value that passes by, None: it stays."""
+        if fault.after_ms and self._claim(self._faults.index(fault)):
+            later = threading.Timer(fault.after_ms / 1000, self._announce_and_carry_out, (fault, step))
             later.daemon = True
             later.start()
-        else:
-            self._carry_out(fault, step)
+        elif not fault.after_ms and self._begins(fault, step):
+            return self._carry_out(fault, value)
+        return None
 
-    def _carry_out(self, fault: Fault, step: int) -> None:
+    def _begins(self, fault: Fault, step: int) -> bool:
+        """Whether a fault that is due strikes now; announced if this is the first time."""
+        if not self._claim(self._faults.index(fault)):
+            return fault.repeats
+        if fault.volley:
+            self._muster(fault.volley)
         self.announce(fault.kind, step, fault.moment)
-        _BLOWS[fault.kind](fault)
+        return True
+
+    def _announce_and_carry_out(self, fault: Fault, step: int) -> None:
+        self.announce(fault.kind, step, fault.moment)
+        self._carry_out(fault, None)
+
+    def _carry_out(self, fault: Fault, value: Any) -> Any:
+        training = self._training
+        if fault.kind in OF_FILES and fault.moment not in _IN_SCRIPT:
+            return None  # the claim is the strike: see drill/files.py
+        if fault.kind in FLIPS or fault.kind is Kind.NAN:
+            from closeranks.train.spoiling import strike
+
+            return None if training is None else strike(fault, training.protected, value)
+        if fault.kind is Kind.SECTION and training is not None:
+            with training.section("evaluation"):
+                time.sleep(fault.for_s)
+        elif fault.kind is Kind.DRAG and training is not None:
+            time.sleep(training.own_s() * fault.share / (1 + fault.share * self._drags(fault)))
+        elif fault.kind in BLOWS:
+            BLOWS[fault.kind](fault)
+        return None
+
+    def _drags(self, fault: Fault) -> bool:
+        """Whether the last step was dragged already: its time has the share in it. True from the second time on."""
+        before = fault in self._dragged
+        self._dragged.add(fault)
+        return before
 
     def _claim(self, index: int) -> bool:
         self._claims.mkdir(mode=0o700, exist_ok=True)
@@ -148,69 +231,3 @@ class Striker:
 
 def _nobody(kind: str, step: int, moment: str) -> None:
     """The announcement of a process that has no supervisor."""
-
-
-# --- blows ------------------------------------------------------------------------------------------------------
-
-
-def _kill(_: Fault) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _freeze(_: Fault) -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def _raise(fault: Fault) -> NoReturn:
-    raise DrillFault(f"a drill raised this: {fault}")
-
-
-def _hang(library: ctypes.CDLL, duration_s: float) -> None:
-    until_s = time.monotonic() + duration_s
-    while (left_s := until_s - time.monotonic()) > 0:  # a signal handler ends one sleep early
-        library.poll(None, 0, min(int(left_s * 1000) + 1, 2**31 - 1))
-
-
-def _hold_gil(fault: Fault) -> None:
-    _hang(ctypes.PyDLL(None), fault.for_s)  # PyDLL does not release the interpreter lock around the call
-
-
-def _block(fault: Fault) -> None:
-    _hang(ctypes.CDLL(None), fault.for_s)
-
-
-def _exit_success(_: Fault) -> NoReturn:
-    os._exit(0)
-
-
-def _system_exit(_: Fault) -> NoReturn:
-    raise SystemExit(0)
-
-
-def _exit_failure(_: Fault) -> NoReturn:
-    os._exit(FAILURE_CODE)
-
-
-def _segfault(_: Fault) -> None:
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # leave no core file behind
-    ctypes.string_at(0)
-
-
-def _pause(fault: Fault) -> None:
-    time.sleep(fault.for_s)
-
-
-_BLOWS: dict[Kind, Callable[[Fault], None]] = {
-    Kind.KILL: _kill,
-    Kind.FREEZE: _freeze,
-    Kind.EXCEPTION: _raise,
-    Kind.GIL: _hold_gil,
-    Kind.BLOCK: _block,
-    Kind.EXIT0: _exit_success,
-    Kind.SYSTEM_EXIT: _system_exit,
-    Kind.EXIT_CODE: _exit_failure,
-    Kind.SEGFAULT: _segfault,
-    Kind.PAUSE: _pause,
-    Kind.SLOW: _pause,
-}

@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from closeranks.drill.fault import ANY_INCARNATION, FROM_A_TIMER, Fault, Kind, Moment
+from closeranks.drill.fault import ANY_INCARNATION, FROM_A_TIMER, Fault, Kind, Lasting, Moment
 
 _HANG_S = 3600.0
+_BITS_MAX = 8  # of the smallest element
 _SAVE_EVERY = re.compile(r"|[1-9][0-9]*|[0-9]*\.?[0-9]+[smhd]", re.ASCII)
-_FOR_S = {Kind.PAUSE: 1.0, Kind.SLOW: 0.2}
+_FOR_S = {Kind.PAUSE: 1.0, Kind.SLOW: 0.2, Kind.SECTION: 4.0}
 _RANDOM_KINDS = (
     Kind.KILL,
     Kind.FREEZE,
@@ -44,6 +45,7 @@ class RunSpec(_Part, frozen=True):
     spares: int = 1
     timeout_s: float = 120.0
     save_every: str = ""  # as --save-every takes it: the run gets a store of its own; "": without one
+    options: tuple[str, ...] = ()  # further ones of closeranks run
 
 
 class Expect(_Part, frozen=True):
@@ -68,6 +70,8 @@ class FaultSpec(_Part, frozen=True):
     with_seats: tuple[int, ...] = ()  # struck at the same time
     after_ms: float = 0.0
     for_s: float | None = None
+    lasting: Lasting = Lasting.TRANSIENT
+    bits: int = 1  # that a flip flips, of one element
 
 
 class Plan(_Part, frozen=True):
@@ -152,6 +156,9 @@ def _drawn(spec: FaultSpec, seats: int, number: int, draw: random.Random) -> lis
         for_s=_FOR_S.get(spec.kind, _HANG_S) if spec.for_s is None else spec.for_s,
         depth=depth,
         volley=number if spec.with_seats else 0,
+        lasting=spec.lasting,
+        bits=spec.bits,
+        draw=draw.randrange(2**32),
     )
     return [first, *(msgspec.structs.replace(first, seat=seat) for seat in spec.with_seats)]
 
@@ -159,7 +166,11 @@ def _drawn(spec: FaultSpec, seats: int, number: int, draw: random.Random) -> lis
 # --- errors -----------------------------------------------------------------------------------------------------
 
 _Path = tuple[str | int, ...]
-_CHOICES = {"kind": [str(kind) for kind in Kind], "moment": [str(moment) for moment in Moment]}
+_CHOICES = {
+    "kind": [str(kind) for kind in Kind],
+    "moment": [str(moment) for moment in Moment],
+    "lasting": [str(lasting) for lasting in Lasting],
+}
 _TABLES: dict[str, type[_Part]] = {"run": RunSpec, "expect": Expect, "fault": FaultSpec}
 
 
@@ -261,6 +272,8 @@ def _problems(spec: FaultSpec, seats: int) -> list[tuple[str, str]]:
     if spec.after_ms < 0 or (spec.after_ms > 0 and spec.kind not in FROM_A_TIMER):
         kinds = " and ".join(sorted(FROM_A_TIMER))
         problems.append(("after_ms", f"expected 0, or more for {kinds}; {spec.kind} strikes in the training thread"))
+    if not 1 <= spec.bits <= _BITS_MAX:
+        problems.append(("bits", f"expected 1 to {_BITS_MAX}, got {spec.bits}"))
     if spec.for_s is not None and not spec.for_s > 0:
         problems.append(("for_s", f"expected more than 0 seconds, got {spec.for_s}"))
     return problems

@@ -90,7 +90,7 @@ def command_line(run: RunSpec, run_folder: Path) -> list[str]:
     sizes = ["--nproc-per-node", str(run.seats), "--spares", str(run.spares)]
     store = str(run_folder.parent.absolute() / "store")
     saving = ["--store", store, "--save-every", run.save_every] if run.save_every else []
-    return [*launcher, *sizes, *saving, "--run-dir", str(run_folder), *run.command]
+    return [*launcher, *sizes, *saving, *run.options, "--run-dir", str(run_folder), *run.command]
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -162,6 +162,11 @@ def _equality(expect: Expect, undisturbed: Evidence | None, drilled: Evidence) -
         return [], [f"nothing to compare with: the undisturbed run {how} and left {_count(undisturbed)} final states"]
     if drilled.exit_code != expect.exit_code:
         return [], []  # said already; it has no final state to compare
+    return differences(undisturbed, drilled), []
+
+
+def differences(undisturbed: Evidence, drilled: Evidence) -> list[str]:
+    """How the end of the drilled run differs from that of the undisturbed one, and its losses on the way."""
     broken = []
     for seat, final in sorted(undisturbed.finals.items()):
         other = drilled.finals.get(seat)
@@ -171,7 +176,7 @@ def _equality(expect: Expect, undisturbed: Evidence | None, drilled: Evidence) -
             parts = [name for name in ("step", "digest", "local") if getattr(other, name) != getattr(final, name)]
             seen = ", ".join(f"{name} {getattr(final, name)} became {getattr(other, name)}" for name in parts)
             broken.append(f"seat {seat} ended otherwise than undisturbed: {seen}")
-    return broken + _different_losses(undisturbed, drilled), []
+    return broken + _different_losses(undisturbed, drilled)
 
 
 def _taken_over(records: tuple[Record, ...]) -> dict[int, frozenset[int]]:

@@ -88,9 +88,13 @@ class Connection(asyncio.BufferedProtocol):
         Raises:
             FrameError: the word is too long for a frame; nothing was sent.
         """
+        if self.is_open:
+            self.send_frame(encode(word))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send what ``frames.encode`` made of a word, as ``send`` does."""
         if not self.is_open:
             return
-        frame = encode(word)
         waiting_bytes = self._transport.get_write_buffer_size()
         if waiting_bytes > WAITING_BYTES_MAX:
             self.abort(f"{waiting_bytes} bytes wait for a peer that does not read", Ended.SLOW)

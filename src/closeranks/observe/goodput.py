@@ -8,6 +8,7 @@ records about them. The sum over the categories is checked against the clock, pl
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
@@ -19,9 +20,11 @@ from closeranks.observe.history import History, Process, Span, Stay, history_of
 from closeranks.observe.stalls import (
     SEEN_WITHIN_S,
     UNATTRIBUTED,
+    given_up_spans,
     is_lost,
     lost_span,
     split_by_phase,
+    split_gap,
     stalled_spans,
     survived_spans,
     union,
@@ -192,15 +195,16 @@ def _gap_seconds(history: History, before: Stay | None, gap: Span, *, followed: 
     going_on = history.ended is None and is_lost(history, before)
     if followed or going_on:
         return _positive({Category.STALLED: gap.length_s})
-    stalled_s = sum(span.length_s for span in _own_incidents(history, before, gap))
+    stalled_s = sum(span.length_s for span in _stalled_at_the_end(history, before, gap))
     return _positive({Category.STALLED: stalled_s, Category.SHUT_DOWN: gap.length_s - stalled_s})
 
 
-def _own_incidents(history: History, before: Stay, gap: Span) -> list[Span]:
-    if not is_lost(history, before):
+def _stalled_at_the_end(history: History, before: Stay, gap: Span) -> list[Span]:
+    given_up = given_up_spans(history, before.process.seat or 0, gap)
+    if not given_up and not is_lost(history, before):
         return []
     spans = [Span(span.begin_s - SEEN_WITHIN_S, span.end_s) for span in history.incident_spans.values()]
-    return union(span.cut(gap) for span in spans)
+    return union([*(span.cut(gap) for span in spans), *given_up])
 
 
 def _gap_stalls(history: History, before: Stay | None, gap: Span, seconds: Seconds) -> dict[str, float]:
@@ -208,7 +212,7 @@ def _gap_stalls(history: History, before: Stay | None, gap: Span, seconds: Secon
     if before is None or stalled_s <= 0:
         return {}
     span = Span(gap.begin_s, gap.begin_s + stalled_s)
-    return split_by_phase([span], history.phases, history.incident_spans.values())
+    return split_gap(history, before.process.seat or 0, span)
 
 
 def _stay_seconds(history: History, stay: Stay) -> Seconds:
@@ -253,6 +257,12 @@ def _counted_in_seat(history: History, stay: Stay) -> Seconds:
             f"process {process.proc} accounts for {outside_s:.6f} s more than the {stay.span.length_s:.6f} s "
             f"that it sat in seat {process.seat}"
         )
+    # What is outside lies at its end. One that was lost may have stalled there already, before it was ended.
+    outside_s -= _take(seconds, (Category.UNKNOWN,), outside_s)
+    if is_lost(history, stay):
+        told_s = sum(span.length_s for span in survived_spans(history, stay))
+        open_s = max(0.0, seconds.get(Category.STALLED, 0.0) - told_s)
+        outside_s -= _take(seconds, (Category.STALLED,), min(outside_s, open_s))
     _take(seconds, (*_WORKING, *Category), outside_s)
     return seconds
 
@@ -262,16 +272,21 @@ def _lost_s(history: History, stay: Stay, seconds: Seconds) -> float:
 
     A stall that it survived is told by the records; one that it died in is only in its account.
     """
-    told_s = sum(span.length_s for span in survived_spans(history, stay))
+    lost, told = lost_span(history, stay), survived_spans(history, stay)
+    told_s = sum(span.length_s for span in told)
     known_s = seconds.get(Category.STALLED, 0.0)
     if stay.number > 0:
         known_s += seconds.get(Category.START_UP, 0.0) + seconds.get(Category.SPARE_IDLE, 0.0)
-    return lost_span(history, stay).length_s - max(0.0, known_s - told_s)
+    # A stall that it survived since its last closed step is no part of the attempt: it counted that itself.
+    attempt_s = lost.length_s - sum(span.cut(lost).length_s for span in told)
+    return attempt_s - max(0.0, known_s - told_s)
 
 
 def _repeated_s(history: History, stay: Stay) -> float:
     """Seconds of work that was made again; a stretch of work goes on over the stalls that its group survived."""
-    spans = [span.cut(stay.span) for span, category in history.work if category is Category.REPEATED]
+    first = bisect.bisect_right(history.work, stay.span.begin_s, key=lambda stretch: stretch[0].end_s)
+    near = itertools.takewhile(lambda stretch: stretch[0].begin_s < stay.span.end_s, history.work[first:])
+    spans = [span.cut(stay.span) for span, category in near if category is Category.REPEATED]
     stalled = stalled_spans(history, stay) if spans else []
     return sum(span.length_s - sum(stall.cut(span).length_s for stall in stalled) for span in spans)
 
@@ -281,7 +296,7 @@ def _stay_stalls(history: History, stay: Stay, seconds: Seconds) -> dict[str, fl
     stalled_s = seconds.get(Category.STALLED, 0.0)
     spans = stalled_spans(history, stay)
     spans = union([*spans, _unended_stall(stay, spans, stalled_s)])
-    parts = split_by_phase(spans, history.phases, history.incident_spans.values())
+    parts = split_by_phase(spans, history)
     told_s = sum(parts.values())
     if told_s > stalled_s:
         return {part: part_s * stalled_s / told_s for part, part_s in parts.items() if stalled_s > 0}

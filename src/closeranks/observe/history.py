@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from closeranks.events import (
     SeatStalled,
     StepClosed,
     StoreOpened,
+    TermBegan,
 )
 
 _BORN_UNWRITTEN_S = 1.0  # a process runs a little before the record of its start is written; not longer than this
@@ -101,16 +103,28 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     stays: tuple[tuple[Stay, ...], ...]  # by seat
     steps: tuple[StepClosed, ...]  # in the order of their closing
     work: tuple[tuple[Span, Category], ...]  # steps that follow each other, as one stretch of useful or repeated work
-    phases: tuple[PhaseSpan, ...]
+    phases: tuple[PhaseSpan, ...]  # in the order of their begin
+    longest_phase_s: float
     incident_spans: dict[int, Span]
     incident_seats: dict[int, tuple[int, ...]]
     library: bool  # False: a script that shows neither steps nor what its seconds were spent on
+    sizes: tuple[tuple[Span, int], ...] = ()  # how many seats the group had, from term to term
     durable_step: int | None = None  # newest step in a committed checkpoint, -1 before one; None: a run without a store
+
+    def phases_near(self, span: Span) -> list[PhaseSpan]:
+        """The phases that have something in common with a span; a look at few of them in a long run."""
+        first = bisect.bisect_left(self.phases, span.begin_s - self.longest_phase_s, key=_begin_s)
+        until = bisect.bisect_left(self.phases, span.end_s, key=_begin_s)
+        return [phase for phase in self.phases[first:until] if span.begin_s < phase.span.end_s]
 
     @property
     def seats(self) -> int:
         """The number of seats."""
         return len(self.stays)
+
+
+def _begin_s(phase: PhaseSpan) -> float:
+    return phase.span.begin_s
 
 
 class EmptyJournalError(Exception):
@@ -132,6 +146,7 @@ def history_of(records: Sequence[Record]) -> History:
     span = Span(records[0].mono_s, max(record.mono_s for record in records))
     library = bool(steps) or _tells_of_itself(records)
     restarted_s = {} if library else _restarted_s(records)
+    phases = _phases(records, span.end_s, restarted_s)
     return History(
         run=records[0].run,
         span=span,
@@ -142,10 +157,12 @@ def history_of(records: Sequence[Record]) -> History:
         stays=_stays(processes, _seat_count(started, processes), span),
         steps=steps,
         work=tuple(_work(steps)),
-        phases=_phases(records, span.end_s, restarted_s),
+        phases=phases,
+        longest_phase_s=max((phase.span.length_s for phase in phases), default=0.0),
         incident_spans=_incident_spans(records, span.end_s, restarted_s),
         incident_seats={r.event.incident: r.event.seats for r in records if isinstance(r.event, IncidentOpened)},
         library=library,
+        sizes=_sizes(records, span.end_s),
         durable_step=_durable_step(records),
     )
 
@@ -153,6 +170,12 @@ def history_of(records: Sequence[Record]) -> History:
 def is_of_several_nodes(records: Iterable[Record]) -> bool:
     """Whether these are records of a job that spans nodes, be it only one journal of several."""
     return any(record.stamp is not None or isinstance(record.event, NodeStarted) for record in records)
+
+
+def _sizes(records: Sequence[Record], end_s: float) -> tuple[tuple[Span, int], ...]:
+    terms = [(record.mono_s, len(record.event.members)) for record in records if isinstance(record.event, TermBegan)]
+    ends_s = [at_s for at_s, _ in terms[1:]] + [end_s]
+    return tuple((Span(at_s, until_s), seats) for (at_s, seats), until_s in zip(terms, ends_s, strict=False))
 
 
 def _durable_step(records: Sequence[Record]) -> int | None:

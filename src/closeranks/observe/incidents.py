@@ -21,7 +21,7 @@ from closeranks.events import (
     StackCaptured,
 )
 from closeranks.observe.history import History, Span, history_of
-from closeranks.observe.stalls import LOST_ATTEMPT, lost_before
+from closeranks.observe.stalls import LOST_ATTEMPT, lost_attempts, lost_before
 
 OPEN = "open"
 _WITHIN_S = 5.0  # a process tells of its exception at most this long before its loss is noticed
@@ -90,10 +90,11 @@ def incidents(history: History, records: Sequence[Record]) -> tuple[Incident, ..
         if number in by_incident:
             by_incident[number].append(record.event)
     told = [record for record in records if isinstance(record.event, ProcessFailed | StackCaptured)]
-    return tuple(_incident(history, told, events) for events in by_incident.values())
+    attempts = lost_attempts(history)
+    return tuple(_incident(history, told, attempts, events) for events in by_incident.values())
 
 
-def _incident(history: History, told: list[Record], events: list[AnyEvent]) -> Incident:
+def _incident(history: History, told: list[Record], attempts: list[Span], events: list[AnyEvent]) -> Incident:
     opened = next(event for event in events if isinstance(event, IncidentOpened))
     widened = [event for event in events if isinstance(event, IncidentWidened)]
     errors = [event for event in events if isinstance(event, ErrorSeen)]
@@ -115,7 +116,7 @@ def _incident(history: History, told: list[Record], events: list[AnyEvent]) -> I
         confidence=0.0 if diagnosed is None else diagnosed.confidence,
         evidence=() if diagnosed is None else diagnosed.evidence,
         rungs=tuple(RungTaken(rung=e.rung, term=e.term, reason=e.reason) for e in events if isinstance(e, Decided)),
-        phases=_phase_seconds(history, opened.incident, span),
+        phases=_phase_seconds(history, opened.incident, span, lost_before(attempts, span)),
         took_s=span.length_s,
         first_step_s=None if closed is None else closed.first_step_s,
         normal_s=None if normal is None else normal.after_s,
@@ -126,13 +127,12 @@ def _incident(history: History, told: list[Record], events: list[AnyEvent]) -> I
     )
 
 
-def _phase_seconds(history: History, number: int, span: Span) -> dict[str, float]:
+def _phase_seconds(history: History, number: int, span: Span, lost_s: float) -> dict[str, float]:
     """The parts of the recovery; the attempt that was lost before the first sign comes first."""
     parts: dict[str, float] = {}
-    lost_s = lost_before(history, span)
     if lost_s > 0:
         parts[LOST_ATTEMPT] = lost_s
-    for phase in history.phases:
+    for phase in history.phases_near(span):
         if phase.incident == number:
             parts[phase.phase.value] = parts.get(phase.phase.value, 0.0) + phase.span.length_s
     return parts

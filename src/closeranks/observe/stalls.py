@@ -12,8 +12,9 @@ from closeranks.observe.history import History, PhaseSpan, Span, Stay
 
 LOST_ATTEMPT: Final = "lost attempt"  # the part of the attempt before anybody saw that it was lost
 UNATTRIBUTED: Final = "unattributed"  # stalled, but no incident says why
+GIVEN_UP: Final = "without the seat"  # the group went on with fewer seats than were asked for
 SEEN_WITHIN_S: Final = 0.25  # from the end of a process to the first sign of it, on a busy node
-STALL_PARTS: Final = (LOST_ATTEMPT, *(phase.value for phase in Phase), UNATTRIBUTED)
+STALL_PARTS: Final = (LOST_ATTEMPT, *(phase.value for phase in Phase), GIVEN_UP, UNATTRIBUTED)
 
 
 def is_lost(history: History, stay: Stay) -> bool:
@@ -47,14 +48,20 @@ def lost_span(history: History, stay: Stay) -> Span:
     return Span(max(stay.span.begin_s, last_closed_s), end_s)
 
 
-def lost_before(history: History, incident: Span) -> float:
-    """Seconds from the begin of the oldest attempt that an incident took to the first sign of it; 0 if none."""
+def lost_attempts(history: History) -> list[Span]:
+    """The attempts that failures took, each to the latest time at which the first sign of it may be seen."""
     spans: list[Span] = []
     for stay in itertools.chain.from_iterable(history.stays):
         lost = lost_span(history, stay)
         spans += survived_spans(history, stay)
-        spans.append(lost._replace(end_s=lost.end_s + SEEN_WITHIN_S) if lost.length_s > 0 else lost)
-    begins = [span.begin_s for span in spans if span.begin_s < incident.begin_s <= span.end_s]
+        if lost.length_s > 0:
+            spans.append(lost._replace(end_s=lost.end_s + SEEN_WITHIN_S))
+    return spans
+
+
+def lost_before(attempts: Sequence[Span], incident: Span) -> float:
+    """Seconds from the begin of the oldest attempt that an incident took to the first sign of it; 0 if none."""
+    begins = [begin_s for begin_s, end_s in attempts if begin_s < incident.begin_s <= end_s]
     return incident.begin_s - min(begins, default=incident.begin_s)
 
 
@@ -72,12 +79,26 @@ def stalled_spans(history: History, stay: Stay) -> list[Span]:
 
 
 def _first_attempt_s(history: History, stay: Stay) -> float:
-    if stay.process.stalls:
-        return min(stall.until_mono_s for stall in stay.process.stalls)
+    """When the first attempt began that counted: its first step, or the end of the stall that it came into."""
     first = bisect.bisect_left(history.steps, stay.span.begin_s, key=lambda step: step.began_mono_s)
-    if first < len(history.steps) and history.steps[first].closed_mono_s <= stay.span.end_s:
-        return history.steps[first].began_mono_s
-    return stay.span.end_s
+    counted = first < len(history.steps) and history.steps[first].closed_mono_s <= stay.span.end_s
+    begun_s = history.steps[first].began_mono_s if counted else stay.span.end_s
+    # A stall that began later is one that it met in its work.
+    into = (stall.until_mono_s for stall in stay.process.stalls if stall.since_mono_s < begun_s)
+    return min(into, default=begun_s)
+
+
+def given_up_spans(history: History, seat: int, within: Span) -> list[Span]:
+    """Disjoint spans, in order, in which the group had fewer seats, and not this one."""
+    return union(span.cut(within) for span, seats in history.sizes if seats <= seat)
+
+
+def split_gap(history: History, seat: int, gap: Span) -> dict[str, float]:
+    """Like ``split_by_phase``, for stalled seconds in which nobody sat in the seat."""
+    given_up = given_up_spans(history, seat, gap)
+    parts = split_by_phase(_rest(gap, given_up), history)
+    given_up_s = sum(span.length_s for span in given_up)
+    return parts | {GIVEN_UP: given_up_s} if given_up_s > 0 else parts
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
@@ -91,18 +112,18 @@ def union(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-def split_by_phase(spans: Iterable[Span], phases: Sequence[PhaseSpan], incidents: Iterable[Span]) -> dict[str, float]:
+def split_by_phase(spans: Iterable[Span], history: History) -> dict[str, float]:
     """Seconds of the spans by part of a recovery; the values add up to the length of the spans."""
     parts = dict.fromkeys(STALL_PARTS, 0.0)
-    begins = sorted(incident.begin_s for incident in incidents)
     for span in spans:
-        near = [phase for phase in phases if phase.span.begin_s < span.end_s and span.begin_s < phase.span.end_s]
+        near = history.phases_near(span)
         covered = union(phase.span.cut(span) for phase in near)
         for phase, seconds in _by_phase(span, near).items():
             parts[phase] += seconds
         for free in _rest(span, covered):
             # Before an incident began, it is the attempt that the incident took.
-            lost = any(free.begin_s < begin_s <= span.end_s + SEEN_WITHIN_S for begin_s in begins)
+            incidents = history.incident_spans.values()
+            lost = any(free.begin_s < begin_s <= span.end_s + SEEN_WITHIN_S for begin_s, _ in incidents)
             parts[LOST_ATTEMPT if lost else UNATTRIBUTED] += free.length_s
     return {part: seconds for part, seconds in parts.items() if seconds > 0}
 

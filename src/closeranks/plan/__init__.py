@@ -1,7 +1,7 @@
 """Reliability mathematics: how often it fails, how often to save, how many spares, what it costs, how sure that is.
 
-Pure and vectorised over numpy arrays. Every unit ends its name, every public function names its source. One concept a
-module; nothing is imported until it is asked for, so that a command pays for what it uses.
+Pure, for numbers and for numpy arrays of them. Every unit ends its name, every public function names its source. One
+concept a module; nothing is imported until it is asked for, so that a command pays for what it uses.
 """
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "confidence",
     "corruption",
     "domains",
+    "elementwise",
     "ettr",
     "explain",
     "finite",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
 from closeranks.plan.checks import PlanInputError, Real, not_negative, plain, positive
+from closeranks.plan.elementwise import maximum, some
 from closeranks.plan.interval import young_s
 from closeranks.plan.special import golden_minimum
 
@@ -34,7 +34,7 @@ def async_interval_s(pause_s: Real, write_s: Real, mtbf_s: Real) -> Real:
 
     Source: own, first order: max(w, sqrt(2 p M)).
     """
-    return plain(np.maximum(positive("write_s", write_s), young_s(pause_s, mtbf_s)))
+    return plain(maximum(positive("write_s", write_s), young_s(pause_s, mtbf_s)))
 
 
 def async_waste(interval_s: Real, pause_s: Real, write_s: Real, mtbf_s: Real, restart_s: Real = 0.0) -> Real:
@@ -43,7 +43,7 @@ def async_waste(interval_s: Real, pause_s: Real, write_s: Real, mtbf_s: Real, re
     Source: own, p/t + (t/2 + w + R)/M: work is lost back to the newest save that had finished.
     """
     interval, mtbf, write = positive("interval_s", interval_s), positive("mtbf_s", mtbf_s), positive("write_s", write_s)
-    if np.any(interval < write):
+    if some(interval < write):
         way_out = "save less often, or writes queue up and the newest durable save grows older for ever"
         raise PlanInputError("interval_s", "at least write_s", interval_s, way_out)
     lost = interval / 2 + write + not_negative("restart_s", restart_s)
@@ -56,8 +56,8 @@ def best_async_interval_s(pause_s: Real, write_s: Real, mtbf_s: Real) -> Real:
     Source: Kiefer 1953 on ``async_waste``.
     """
     write = positive("write_s", write_s)
-    high = write + 4 * np.asarray(young_s(pause_s, mtbf_s)) + 1
-    return plain(golden_minimum(write, high, lambda t: async_waste(np.maximum(t, write), pause_s, write, mtbf_s)))
+    high = write + 4 * young_s(pause_s, mtbf_s) + 1
+    return plain(golden_minimum(write, high, lambda t: async_waste(maximum(t, write), pause_s, write, mtbf_s)))
 
 
 def plan_async(pause_s: float, write_s: float, mtbf_s: float, restart_s: float = 0.0) -> AsyncAnswer:

@@ -6,14 +6,21 @@ never a state of the system.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import math
 
-import numpy as np
-from numpy.typing import NDArray
+from closeranks.plan.elementwise import Floats, Real, every, real
 
-Floats: TypeAlias = NDArray[np.float64]
-Real: TypeAlias = float | Floats
-"""A number or an array of numbers; arrays broadcast against each other as numpy does."""
+__all__ = [
+    "Floats",
+    "NotSolvableError",
+    "PlanInputError",
+    "Real",
+    "not_negative",
+    "plain",
+    "positive",
+    "share",
+    "whole",
+]
 
 
 class PlanInputError(ValueError):
@@ -29,27 +36,28 @@ class NotSolvableError(ValueError):
     """The inputs are legal but no answer meets the demand; the text says which demand to loosen."""
 
 
-def _checked(where: str, value: object, good: str, expected: str, way_out: str) -> Floats:
-    array = np.asarray(value, dtype=np.float64)
-    tests = {"positive": array > 0, "not negative": array >= 0, "share": (array >= 0) & (array <= 1)}
-    held = tests[good] & np.isfinite(array)
-    if not held.all():
-        bad = array[~held].flat[0] if array.ndim else float(array)
+def _checked(where: str, value: Real, good: str, expected: str, way_out: str) -> Real:
+    checked = real(value)
+    tests = {"positive": (checked > 0, math.inf), "not negative": (checked >= 0, math.inf), "share": (checked >= 0, 1)}
+    enough, most = tests[good]
+    held = enough & (checked <= most) & (checked < math.inf)
+    if not every(held):
+        bad = checked if isinstance(checked, float) else checked[~held].flat[0]
         raise PlanInputError(where, expected, f"{bad:g}", way_out)
-    return array
+    return checked
 
 
-def positive(where: str, value: Real, way_out: str = "give a finite number above zero") -> Floats:
+def positive(where: str, value: Real, way_out: str = "give a finite number above zero") -> Real:
     """Return ``value`` as float64 if every element is finite and above zero."""
     return _checked(where, value, "positive", "a finite number > 0", way_out)
 
 
-def not_negative(where: str, value: Real, way_out: str = "use 0 to switch this part off") -> Floats:
+def not_negative(where: str, value: Real, way_out: str = "use 0 to switch this part off") -> Real:
     """Return ``value`` as float64 if every element is finite and at least zero."""
     return _checked(where, value, "not negative", "a finite number >= 0", way_out)
 
 
-def share(where: str, value: Real, way_out: str = "give a share, 0.25 for 25 %") -> Floats:
+def share(where: str, value: Real, way_out: str = "give a share, 0.25 for 25 %") -> Real:
     """Return ``value`` as float64 if every element lies in [0, 1]."""
     return _checked(where, value, "share", "a share in [0, 1]", way_out)
 
@@ -61,6 +69,6 @@ def whole(where: str, value: int, least: int = 0) -> int:
     return int(value)
 
 
-def plain(array: Floats) -> Real:
+def plain(array: Real) -> Real:
     """Return a 0-d result as a float and anything else as it is."""
-    return float(array) if np.ndim(array) == 0 else np.asarray(array, dtype=np.float64)
+    return float(array) if isinstance(array, float | int) or array.ndim == 0 else real(array)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
-import numpy as np
 
 from closeranks.plan.checks import PlanInputError, positive, whole
 from closeranks.plan.special import chi2_quantile
@@ -25,7 +26,7 @@ class MtbfEstimate(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def failures_per_day(self) -> float:
         """The estimated rate."""
-        return 24 / self.mtbf_h if np.isfinite(self.mtbf_h) else 0.0
+        return 24 / self.mtbf_h if math.isfinite(self.mtbf_h) else 0.0
 
 
 def estimate_mtbf(failures: int, exposure_h: float, confidence: float = 0.95) -> MtbfEstimate:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import msgspec
-import numpy as np
 
 from closeranks.plan.checks import Real, not_negative, plain, positive
+from closeranks.plan.elementwise import expm1
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -20,7 +20,7 @@ def corruptions_expected(accelerators: Real, per_accelerator_h: Real, hours: Rea
 
 def chance_of_any(accelerators: Real, per_accelerator_h: Real, hours: Real) -> Real:
     """Return the chance of at least one silent corruption. Source: 1 - e^(-N r t), Poisson."""
-    return plain(-np.expm1(-np.asarray(corruptions_expected(accelerators, per_accelerator_h, hours))))
+    return plain(-expm1(-corruptions_expected(accelerators, per_accelerator_h, hours)))
 
 
 class Exposure(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
 from closeranks.plan.checks import not_negative, positive
+from closeranks.plan.elementwise import exp, expm1
 from closeranks.plan.interval import exact_s
 
 _SEGMENTS_MOST = 10_000_000
@@ -46,9 +46,8 @@ def finite_wall_s(segments: int, work_s: float, met: Conditions) -> float:
 
     Source: Daly 2006 (complete wall-time model), per segment; Toueg and Babaoglu 1984 for the equal split.
     """
-    with np.errstate(over="ignore"):
-        factor = (met.mtbf_s + met.downtime_s) * np.exp(met.restart_s / met.mtbf_s)
-        return float(factor * segments * np.expm1(_segment_s(segments, work_s, met) / met.mtbf_s))
+    factor = (met.mtbf_s + met.downtime_s) * exp(met.restart_s / met.mtbf_s)
+    return float(factor * segments * expm1(_segment_s(segments, work_s, met) / met.mtbf_s))
 
 
 def plan_finite(work_s: float, met: Conditions) -> FiniteAnswer:

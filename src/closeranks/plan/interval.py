@@ -7,9 +7,20 @@ downtime (``downtime_s``) cannot. Failures are exponential.
 
 from __future__ import annotations
 
-import numpy as np
-
-from closeranks.plan.checks import Floats, PlanInputError, Real, not_negative, plain, positive, share
+from closeranks.plan.checks import PlanInputError, Real, not_negative, plain, positive, share
+from closeranks.plan.elementwise import (
+    every,
+    exp,
+    expm1,
+    log1p,
+    maximum,
+    minimum,
+    quotient,
+    rounded,
+    some,
+    sqrt,
+    where,
+)
 
 _SMALL_U = 0.05
 _NEWTON_ROUNDS = 60
@@ -20,7 +31,7 @@ def young_s(write_s: Real, mtbf_s: Real) -> Real:
 
     Source: Young 1974 (first-order optimum).
     """
-    return plain(np.sqrt(2 * not_negative("write_s", write_s) * positive("mtbf_s", mtbf_s)))
+    return plain(sqrt(2 * not_negative("write_s", write_s) * positive("mtbf_s", mtbf_s)))
 
 
 def daly_first_order_s(write_s: Real, mtbf_s: Real, restart_s: Real = 0.0) -> Real:
@@ -32,7 +43,7 @@ def daly_first_order_s(write_s: Real, mtbf_s: Real, restart_s: Real = 0.0) -> Re
     """
     write = not_negative("write_s", write_s)
     reach = positive("mtbf_s", mtbf_s) + not_negative("restart_s", restart_s)
-    return plain(np.maximum(np.sqrt(2 * write * reach) - write, 0.0))
+    return plain(maximum(sqrt(2 * write * reach) - write, 0.0))
 
 
 def daly_higher_order_s(write_s: Real, mtbf_s: Real) -> Real:
@@ -42,21 +53,22 @@ def daly_higher_order_s(write_s: Real, mtbf_s: Real) -> Real:
     """
     write, mtbf = not_negative("write_s", write_s), positive("mtbf_s", mtbf_s)
     half = write / (2 * mtbf)
-    series = np.sqrt(2 * write * mtbf) * (1 + np.sqrt(half) / 3 + half / 9) - write
-    return plain(np.where(write < 2 * mtbf, series, mtbf))
+    series = sqrt(2 * write * mtbf) * (1 + sqrt(half) / 3 + half / 9) - write
+    return plain(where(write < 2 * mtbf, series, mtbf))
 
 
-def _gap(u: Floats) -> Floats:
+def _gap(u: Real) -> Real:
     """Return u + e^-u - 1 without cancellation: 12 terms of the series below 0.05, expm1 above."""
-    total = np.zeros_like(u)
-    term = u * u / 2
+    small = minimum(u, _SMALL_U)
+    total: Real = 0.0
+    term = small * small / 2
     for k in range(3, 15):
-        total += term
-        term = -term * u / k
-    return np.where(u < _SMALL_U, total, u + np.expm1(-u))
+        total = total + term
+        term = -term * small / k
+    return where(u < _SMALL_U, total, u + expm1(-u))
 
 
-def exact_root(write_over_mtbf: Real) -> tuple[Floats, Floats]:
+def exact_root(write_over_mtbf: Real) -> tuple[Real, Real]:
     """Return (x, 1 - x) with x + ln(1 - x) + d/M = 0, to float precision for d/M from 1e-300 to 1e300.
 
     Newton's iteration in u = -log1p(-x), where the equation reads u + e^-u - 1 = d/M: convex, increasing, and
@@ -65,17 +77,15 @@ def exact_root(write_over_mtbf: Real) -> tuple[Floats, Floats]:
 
     Source: Daly 2006 (complete wall-time model) with its derivative set to zero.
     """
-    ratio = np.atleast_1d(not_negative("write_s / mtbf_s", write_over_mtbf))
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        u = ratio + np.sqrt(2 * ratio)  # u + e^-u - 1 >= u^2/(2 + u) there is at least the ratio
-        for _ in range(_NEWTON_ROUNDS):
-            slope = -np.expm1(-u)
-            following = np.where(slope > 0, u - (_gap(u) - ratio) / slope, 0.0)
-            if np.all(following >= u):  # it fell at each round until rounding took over
-                break
-            u = np.minimum(u, following)
-    shape = np.shape(write_over_mtbf)
-    return np.asarray(-np.expm1(-u)).reshape(shape), np.asarray(np.exp(-u)).reshape(shape)
+    ratio = not_negative("write_s / mtbf_s", write_over_mtbf)
+    u = ratio + sqrt(2 * ratio)  # u + e^-u - 1 >= u^2/(2 + u) there is at least the ratio
+    for _ in range(_NEWTON_ROUNDS):
+        slope = -expm1(-u)
+        following = where(slope > 0, u - (_gap(u) - ratio) / where(slope > 0, slope, 1.0), 0.0)
+        if every(following >= u):  # it fell at each round until rounding took over
+            break
+        u = minimum(u, following)
+    return -expm1(-u), exp(-u)
 
 
 def exact_s(write_s: Real, mtbf_s: Real) -> Real:
@@ -96,7 +106,7 @@ def best_efficiency(write_s: Real, mtbf_s: Real, restart_s: Real = 0.0, downtime
     mtbf = positive("mtbf_s", mtbf_s)
     _, rest = exact_root(not_negative("write_s", write_s) / mtbf)
     restart, downtime = not_negative("restart_s", restart_s), not_negative("downtime_s", downtime_s)
-    return plain(rest * np.exp(-restart / mtbf) * mtbf / (mtbf + downtime))
+    return plain(rest * exp(-restart / mtbf) * mtbf / (mtbf + downtime))
 
 
 def efficiency(interval_s: Real, write_s: Real, mtbf_s: Real, restart_s: Real = 0.0, downtime_s: Real = 0.0) -> Real:
@@ -106,9 +116,8 @@ def efficiency(interval_s: Real, write_s: Real, mtbf_s: Real, restart_s: Real = 
     """
     interval, mtbf = positive("interval_s", interval_s), positive("mtbf_s", mtbf_s)
     restart, downtime = not_negative("restart_s", restart_s), not_negative("downtime_s", downtime_s)
-    with np.errstate(over="ignore"):
-        segment = np.expm1((interval + not_negative("write_s", write_s)) / mtbf)
-        return plain(interval / ((mtbf + downtime) * np.exp(restart / mtbf) * segment))
+    segment = expm1((interval + not_negative("write_s", write_s)) / mtbf)
+    return plain(interval / ((mtbf + downtime) * exp(restart / mtbf) * segment))
 
 
 def wall_time_s(
@@ -119,14 +128,13 @@ def wall_time_s(
     Source: Daly 2006 (complete wall-time model), with downtime D added to what a failure costs:
     (M + D) e^(R/M) (e^((t + d)/M) - 1) work/t.
     """
-    with np.errstate(divide="ignore"):
-        kept = np.asarray(efficiency(interval_s, write_s, mtbf_s, restart_s, downtime_s))
-        return plain(not_negative("work_s", work_s) / kept)
+    kept = efficiency(interval_s, write_s, mtbf_s, restart_s, downtime_s)
+    return plain(quotient(not_negative("work_s", work_s), kept))
 
 
 def waste(interval_s: Real, write_s: Real, mtbf_s: Real, restart_s: Real = 0.0, downtime_s: Real = 0.0) -> Real:
     """Return the exact share of wall time that is not kept compute. Source: 1 - ``efficiency``."""
-    return plain(1 - np.asarray(efficiency(interval_s, write_s, mtbf_s, restart_s, downtime_s)))
+    return plain(1 - efficiency(interval_s, write_s, mtbf_s, restart_s, downtime_s))
 
 
 def waste_first_order(
@@ -161,9 +169,9 @@ def units_expected(work_units: Real, interval_units: Real, fault_chance: Real) -
     """
     chance, interval = share("fault_chance", fault_chance), positive("interval_units", interval_units)
     rounds = positive("work_units", work_units) / interval
-    if np.any(rounds != np.round(rounds)):
+    if some(rounds != rounded(rounds)):
         way_out = "round the work up to whole intervals"
         raise PlanInputError("work_units", "a multiple of interval_units", work_units, way_out)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        per_round = np.where(chance > 0, np.expm1(-interval * np.log1p(-chance)) / chance, interval)
+    safe = where(chance > 0, chance, 1.0)
+    per_round = where(chance > 0, expm1(-interval * log1p(-safe)) / safe, interval)
     return plain(rounds * per_round)

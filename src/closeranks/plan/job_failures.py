@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
 from closeranks.plan import spares
 from closeranks.plan.confidence import MtbfEstimate, estimate_mtbf
@@ -70,7 +70,7 @@ def failures_of(cluster: Cluster, nodes: int) -> Failures:
     basis = "sum of the parts"
     estimate = _measured(cluster)
     if estimate is not None:
-        value = estimate.mtbf_h if np.isfinite(estimate.mtbf_h) else estimate.low_h
+        value = estimate.mtbf_h if math.isfinite(estimate.mtbf_h) else estimate.low_h
         mtbf = Range(value=value, low=estimate.low_h, high=estimate.high_h)
         sure = f"{estimate.confidence:.0%} interval"
         basis = (
@@ -87,7 +87,7 @@ def failures_of(cluster: Cluster, nodes: int) -> Failures:
         for row in rows
     )
     high_rate = HOURS_PER_DAY / mtbf.low
-    low_rate = HOURS_PER_DAY / mtbf.high if np.isfinite(mtbf.high) else 0.0
+    low_rate = HOURS_PER_DAY / mtbf.high if math.isfinite(mtbf.high) else 0.0
     return Failures(
         mtbf_h=mtbf,
         per_day=Range(value=HOURS_PER_DAY / mtbf.value, low=low_rate, high=high_rate),

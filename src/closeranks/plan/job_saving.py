@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
 from closeranks.plan import money, regime
 from closeranks.plan.finite import Conditions, FiniteAnswer, plan_finite
@@ -70,7 +70,7 @@ def save_plan_of(cluster: Cluster, times: Times, failures: Failures) -> SavePlan
     low_s, high_s = failures.mtbf_h.low * SECONDS_PER_HOUR, failures.mtbf_h.high * SECONDS_PER_HOUR
     best_s = best_interval_s(cluster, times, mtbf_s)
     chosen_s, note = best_s, "the optimum"
-    edges = [best_interval_s(cluster, times, edge) if np.isfinite(edge) else float("inf") for edge in (low_s, high_s)]
+    edges = [best_interval_s(cluster, times, edge) if math.isfinite(edge) else float("inf") for edge in (low_s, high_s)]
     promise = cluster.promise
     if promise.rpo_s and best_s + times.write_s > promise.rpo_s:
         bound_s = longest_interval_s(promise.rpo_s, times.write_s)
@@ -82,10 +82,9 @@ def save_plan_of(cluster: Cluster, times: Times, failures: Failures) -> SavePlan
         edges = [chosen_s, chosen_s]
     rpo_s, rto_s = promise.rpo_s or float("inf"), promise.rto_s or float("inf")
     broken = check_contract(chosen_s, times.write_s, rpo_s, times.budget.total_s, rto_s)
-    folds = np.array(CURVE_FOLDS) * best_s
     curve = tuple(
-        CurvePoint(interval_s=float(at), waste=waste_at(cluster, times, mtbf_s, float(at)))
-        for at in folds
+        CurvePoint(interval_s=at, waste=waste_at(cluster, times, mtbf_s, at))
+        for at in (fold * best_s for fold in CURVE_FOLDS)
         if cluster.saving.mode != "background" or at >= times.effective_write_s
     )
     return SavePlan(
@@ -116,8 +115,9 @@ def waste_of(cluster: Cluster, times: Times, failures: Failures, chosen_s: float
     pause_s = cluster.saving.pause_s if cluster.saving.mode == "background" else times.effective_write_s
     cold = 1 - cluster.recovery.warm_share
     behind_s = times.effective_write_s if cluster.saving.mode == "background" else times.effective_write_s / 2
-    raw = np.array([pause_s / chosen_s, cold * (chosen_s / 2 + behind_s) / mtbf_s, times.recovery_s / mtbf_s])
-    saving_share, rework_share, recovery_share = share.value * raw / raw.sum()  # first-order shares of the exact sum
+    raw = (pause_s / chosen_s, cold * (chosen_s / 2 + behind_s) / mtbf_s, times.recovery_s / mtbf_s)
+    # First-order shares of the exact sum.
+    saving_share, rework_share, recovery_share = (share.value * part / sum(raw) for part in raw)
 
     def price(part: float) -> float:
         hardware = cluster.hardware
@@ -128,8 +128,8 @@ def waste_of(cluster: Cluster, times: Times, failures: Failures, chosen_s: float
     return Waste(
         share=share,
         money_per_day=Range(value=price(share.value), low=price(share.low), high=price(share.high)),
-        saving_share=float(saving_share),
-        rework_share=float(rework_share),
-        recovery_share=float(recovery_share),
+        saving_share=saving_share,
+        rework_share=rework_share,
+        recovery_share=recovery_share,
         failure_money=each,
     )

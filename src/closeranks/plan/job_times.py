@@ -9,7 +9,6 @@ import msgspec
 from closeranks.plan import interval, state_size
 from closeranks.plan.background import async_interval_s, async_waste
 from closeranks.plan.recovery import Budget
-from closeranks.plan.varying import equivalent_s, spread_samples
 
 if TYPE_CHECKING:
     from closeranks.plan.cluster import Cluster
@@ -37,6 +36,8 @@ def times_of(cluster: Cluster, mtbf_s: float) -> Times:
     write_s = cluster.saving.write_s or size / bandwidth
     effective_s = write_s
     if cluster.store.slowest_fold > 1:
+        from closeranks.plan.varying import equivalent_s, spread_samples  # arrays, which most questions do not need
+
         samples = spread_samples(write_s, cluster.store.slowest_fold)
         effective_s = equivalent_s(samples, mtbf_s)
     load_s = cluster.recovery.load_s or (size / bandwidth if size else write_s)

@@ -35,7 +35,7 @@ class LifeLaw(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _split(times_h: Floats, observed: Flags | None) -> tuple[Floats, Flags]:
-    times = positive("times_h", times_h, "drop zero gaps first: simultaneous failures are one event")
+    times = np.asarray(positive("times_h", times_h, "drop zero gaps first: simultaneous failures are one event"))
     seen = np.ones(times.shape, dtype=bool) if observed is None else np.asarray(observed, dtype=bool)
     if seen.sum() < 2:  # noqa: PLR2004 - a law needs a spread
         way_out = "collect more failures; an MTBF with its interval needs none"

@@ -6,12 +6,16 @@ less what the protection costs, is its net benefit.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from closeranks.plan import interval as saving
 from closeranks.plan import money
-from closeranks.plan.ageing import Bathtub, burn_in_gain, cumulative_hazard
 from closeranks.plan.checks import not_negative, positive, share
+
+if TYPE_CHECKING:
+    from closeranks.plan.ageing import Bathtub
 
 HOURS_PER_DAY = 24.0
 SECONDS_PER_HOUR = 3600.0
@@ -160,6 +164,8 @@ def burn_in(situation: Situation, life: Bathtub, burn_in_h: float, service_h: fl
 
     Source: Jensen and Petersen 1982; ``plan.ageing``.
     """
+    from closeranks.plan.ageing import burn_in_gain, cumulative_hazard
+
     positive("service_h", service_h)
     taken = float(burn_in_gain(life, burn_in_h))
     rate_times = 1 - taken / float(cumulative_hazard(life, service_h))

@@ -6,9 +6,9 @@ Rates are failures per hour, assumed constant in the useful life of a part; ``pl
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
 from closeranks.plan.checks import PlanInputError, Real, not_negative, plain, positive, share
+from closeranks.plan.elementwise import exp, log, log1p, where
 
 HOURS_PER_DAY = 24.0
 HOURS_PER_FIT = 1e9
@@ -46,7 +46,7 @@ def failures_per_day(mtbf_h: Real) -> Real:
 
 def survival(mtbf_h: Real, hours: Real) -> Real:
     """Return the chance of no failure in ``hours``. Source: exponential law, e^(-t/M)."""
-    return plain(np.exp(-not_negative("hours", hours) / positive("mtbf_h", mtbf_h)))
+    return plain(exp(-not_negative("hours", hours) / positive("mtbf_h", mtbf_h)))
 
 
 def series_reliability(each: Real, units: Real) -> Real:
@@ -54,18 +54,16 @@ def series_reliability(each: Real, units: Real) -> Real:
 
     Source: product rule for independent parts, computed as e^(n ln r) to keep precision near one.
     """
-    reliability = share("each", each)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        powers = np.exp(not_negative("units", units) * np.log(reliability))
-    return plain(np.where(np.asarray(units) == 0, 1.0, powers))
+    reliability, count = share("each", each), not_negative("units", units)
+    powers = exp(where(count == 0, 1.0, count) * log(reliability))
+    return plain(where(count == 0, 1.0, powers))
 
 
 def parallel_reliability(each: Real, units: Real) -> Real:
     """Return the chance that at least one of ``units`` works. Source: 1 - (1 - r)^n for independent parts."""
-    reliability = share("each", each)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        none = np.exp(not_negative("units", units) * np.log1p(-reliability))
-    return plain(np.where(np.asarray(units) == 0, 0.0, 1 - none))
+    reliability, count = share("each", each), not_negative("units", units)
+    none = exp(where(count == 0, 1.0, count) * log1p(-reliability))
+    return plain(where(count == 0, 0.0, 1 - none))
 
 
 def memory_upsets_per_h(capacity_bytes: Real, fit_per_mbit: Real, escape: Real = 1.0) -> Real:

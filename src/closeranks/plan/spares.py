@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import msgspec
-import numpy as np
 
 from closeranks.plan.checks import Floats, PlanInputError, not_negative, positive, share, whole
 from closeranks.plan.special import normal_cdf, poisson_quantile, poisson_tail
@@ -58,11 +57,13 @@ def batch_law(event_loads: dict[int, float], most: int) -> Floats:
 
     Source: compound Poisson by the recursion of Panjer 1981; M/G/infinity with batches that share their repair.
     """
+    import numpy as np
+
     sizes = np.array(sorted(event_loads), dtype=np.int64)
     if sizes.size == 0 or sizes[0] < 1:
         way_out = "give the mean number of events of each size of 1 or more nodes"
         raise PlanInputError("event_loads", "sizes of at least one node", sizes.tolist(), way_out)
-    loads = not_negative("event_loads", np.array([event_loads[size] for size in sizes.tolist()]))
+    loads = np.asarray(not_negative("event_loads", np.array([event_loads[size] for size in sizes.tolist()])))
     # In logarithms relative to the first: e^-load underflows long before its law does.
     law = np.zeros(most + 1)
     law[0] = 1.0
@@ -89,6 +90,8 @@ def spares_for_batches(event_loads: dict[int, float], shortage_max: float) -> Sp
     """
     if not 0 < shortage_max < 1:
         raise PlanInputError("shortage_max", "a share strictly between 0 and 1", shortage_max, "0.01 for 1 % of time")
+    import numpy as np
+
     law = batch_law(event_loads, _most_out(event_loads))
     tail = np.maximum(1 - np.cumsum(law), 0.0)
     count = int(np.argmax(tail <= shortage_max))

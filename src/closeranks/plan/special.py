@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from closeranks.plan.checks import Floats, NotSolvableError, Real, plain
+from closeranks.plan.elementwise import each, real
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 _EPSILON = 1e-16
 _TERMS_MAX = 100_000
 _CONTINUED_FRACTION_START = 1e-300
-_ERFC = np.frompyfunc(math.erfc, 1, 1)  # ten times as fast as a vectorised lambda
 
 
 def _gamma_lower(shape: float, x: float) -> tuple[float, float]:
@@ -57,12 +55,12 @@ def gamma_p(shape: Real, x: Real) -> Real:
 
     Source: Abramowitz and Stegun 6.5.29 (series), Lentz's evaluation of 6.5.31 (continued fraction).
     """
-    return plain(np.vectorize(lambda a, z: _gamma_lower(a, z)[0], otypes=[float])(shape, x))
+    return plain(each(lambda a, z: _gamma_lower(a, z)[0], shape, x))
 
 
 def gamma_q(shape: Real, x: Real) -> Real:
     """Return 1 - P(shape, x) without cancellation. Source: as ``gamma_p``."""
-    return plain(np.vectorize(lambda a, z: _gamma_lower(a, z)[1], otypes=[float])(shape, x))
+    return plain(each(lambda a, z: _gamma_lower(a, z)[1], shape, x))
 
 
 def _chi2_quantile(probability: float, freedom: float) -> float:
@@ -97,7 +95,7 @@ def chi2_quantile(probability: Real, freedom: Real) -> Real:
 
     Source: the inverse of ``gamma_p(freedom / 2, x / 2)``.
     """
-    return plain(np.vectorize(_chi2_quantile, otypes=[float])(probability, freedom))
+    return plain(each(_chi2_quantile, probability, freedom))
 
 
 def log_binomial_pmf(successes: Real, trials: Real, chance: Real) -> Real:
@@ -115,12 +113,12 @@ def log_binomial_pmf(successes: Real, trials: Real, chance: Real) -> Real:
         )
         return choose + tail
 
-    return plain(np.vectorize(one, otypes=[float])(successes, trials, chance))
+    return plain(each(one, successes, trials, chance))
 
 
 def poisson_tail(above: Real, mean: Real) -> Real:
     """Return P(X > above) for a Poisson count. Source: P(X > s) = P(s + 1, mean)."""
-    return gamma_p(np.floor(np.asarray(above, dtype=np.float64)) + 1, mean)
+    return gamma_p(each(math.floor, above) + 1, mean)
 
 
 def poisson_quantile(probability: float, mean: float) -> int:
@@ -144,15 +142,16 @@ def poisson_quantile(probability: float, mean: float) -> int:
 
 def normal_cdf(z: Real) -> Real:
     """Return the standard normal distribution function, accurate in the lower tail. Source: 0.5 erfc(-z/sqrt 2)."""
-    scaled = -np.asarray(z, dtype=np.float64) / math.sqrt(2)
-    return plain(0.5 * np.asarray(_ERFC(scaled), dtype=np.float64))
+    return plain(0.5 * each(math.erfc, -real(z) / math.sqrt(2)))
 
 
-def golden_minimum(low: Floats, high: Floats, cost: Callable[[Floats], Real], rounds: int = 120) -> Floats:
+def golden_minimum(low: Real, high: Real, cost: Callable[[Floats], Real], rounds: int = 120) -> Floats:
     """Return where a unimodal ``cost`` is least between ``low`` and ``high``, elementwise.
 
     Source: Kiefer 1953, golden section; 120 rounds reach the float resolution of a flat minimum.
     """
+    import numpy as np
+
     ratio = (math.sqrt(5) - 1) / 2
     a, b = np.array(low, dtype=np.float64), np.array(high, dtype=np.float64)
     c, d = b - ratio * (b - a), a + ratio * (b - a)

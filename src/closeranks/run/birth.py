@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -49,6 +49,13 @@ class Node(NamedTuple):
     nodes: int = 1  # that hold seats
     host: str = "127.0.0.1"  # under which the others reach it
 
+    def among(self, homes: Sequence[str]) -> Node:
+        """This node in a group whose seats are on these nodes, by seat: nodes that have none do not count."""
+        nodes = tuple(dict.fromkeys(homes))
+        if self.name not in nodes:
+            return self
+        return self._replace(rank=nodes.index(self.name), nodes=len(nodes))
+
 
 class Meeting(NamedTuple):
     """Where the processes of a term meet."""
@@ -68,6 +75,7 @@ class Place(NamedTuple):
     group: int  # groups started before this one from nothing, torchrun's restart count
     newcomer: bool = False  # it joins a group that is already training, instead of starting with it
     loads: bool = False  # before its loop it is told which saved state to begin with
+    finer: int = 1  # so many times finer than the script means to, batches are split
     local: int | None = None  # its slot on one node of several; on a single node a seat has its own
 
 
@@ -95,6 +103,7 @@ def environment_of(
         "CLOSERANKS_SIZE": size,
         "CLOSERANKS_TERM": str(place.term),
         "CLOSERANKS_HOST": node.host,
+        "CLOSERANKS_FINER": str(place.finer),
         **run,
     }
     if place.seat is not None:

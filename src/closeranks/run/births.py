@@ -50,6 +50,7 @@ class Births:
         self._estates: dict[int, _Estate] = {}  # by seat
         self._slots: dict[int, int] = {}  # by process, on one node of several
         self._unborn: set[int] = set()  # processes that are being started
+        self._homes: tuple[str, ...] = ()  # node by seat, when the group was started
         self.open_store: Callable[[], Store] = open_store
 
     # --- decisions ----------------------------------------------------------------------------------------------
@@ -58,9 +59,10 @@ class Births:
         """Start every seat anew: what earlier occupants left to it is void."""
         context = self._context
         context.group += 1
+        context.seats = len(decision.procs)
         self._open_store(decision.term)
         self._forget_seats()
-        homes = decision.nodes or (context.node.name,) * len(decision.procs)
+        self._homes = homes = decision.nodes or (context.node.name,) * len(decision.procs)
         context.members = {
             seat: proc
             for seat, (proc, home) in enumerate(zip(decision.procs, homes, strict=True))
@@ -68,19 +70,20 @@ class Births:
         }
         loads = decision.origin is not Origin.NOTHING
         for seat, proc in context.members.items():
-            context.spawn(self._start(self._place(proc, seat, None)._replace(loads=loads)))
+            context.spawn(self._start(self._place(proc, seat, None)._replace(loads=loads, finer=decision.finer)))
 
     def start_proc(self, decision: StartProc) -> None:
         """Start one process of this node, for a seat once its last occupant is gone, or as a spare."""
         if decision.node != self._context.node.name:
             return
         place = self._place(decision.proc, decision.seat, decision.incarnation)
-        place = place._replace(newcomer=decision.seat is not None)
+        place = place._replace(newcomer=decision.seat is not None, finer=decision.finer)
         self._context.spawn(self._start(place))
 
     def begin_term(self, decision: BeginTerm) -> None:
         """Tell the members of a term that this node has their places and the address where they meet."""
         context = self._context
+        context.seats = len(decision.procs)
         store = self._open_store(decision.term)
         context.members = {seat: proc for seat, proc in enumerate(decision.procs) if proc in context.workers}
         for seat, proc in context.members.items():
@@ -95,6 +98,7 @@ class Births:
                     size=len(decision.procs),
                     store_host=store.host,
                     store_port=store.port,
+                    finer=decision.finer,
                 ),
                 fds,
             )
@@ -113,7 +117,7 @@ class Births:
             incarnation = self._incarnations[seat] + 1 if incarnation is None else incarnation
             self._incarnations[seat] = incarnation
         context = self._context
-        place = Place(proc, seat, incarnation, context.options.seats, context.term, context.group)
+        place = Place(proc, seat, incarnation, context.seats, context.term, context.group)
         return place if context.node.nodes == 1 else place._replace(local=self._slot(proc, seat))
 
     def _slot(self, proc: int, seat: int | None) -> int:
@@ -121,7 +125,8 @@ class Births:
         living = {worker.proc for worker in self._context.living()}
         self._slots = {number: slot for number, slot in self._slots.items() if number in living | self._unborn}
         heirs = [w for w in self._context.living() if seat is not None and w.seat == seat]
-        taken = {slot for number, slot in self._slots.items() if number not in {w.proc for w in heirs}}
+        going = {w.proc for w in heirs} | {w.proc for w in self._context.living() if w.asked}
+        taken = {slot for number, slot in self._slots.items() if number not in going}
         wanted = [w.place.local for w in heirs if w.place.local is not None]
         slot = next(slot for slot in itertools.chain(wanted, itertools.count()) if slot not in taken)
         self._slots[proc] = slot
@@ -181,8 +186,7 @@ class Births:
             self._unborn.discard(place.proc)
 
     async def _bring_up(self, place: Place) -> None:
-        if place.seat is not None:
-            await self._vacate(place.seat)
+        await self._vacate(place)
         if self._context.ending is not None:
             return
         if place.proc in self._context.unwanted:
@@ -207,9 +211,14 @@ class Births:
     def _report_unborn(self, proc: int, code: int | None, number: int | None) -> None:
         self._context.feed(ProcEnded(proc=proc, code=code, signal=number, crash=None, left_at_step=None))
 
-    async def _vacate(self, seat: int) -> None:
-        """Wait until no earlier process of the seat can write into its page."""
-        before = [worker for worker in self._context.living() if worker.seat == seat]
+    async def _vacate(self, place: Place) -> None:
+        """Wait until no earlier process can write into the page of the seat, or holds the accelerator of the slot."""
+        before = [
+            worker
+            for worker in self._context.living()
+            if (place.seat is not None and worker.seat == place.seat)
+            or (place.local is not None and worker.place.local == place.local)
+        ]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PREDECESSOR_S):
                 for worker in before:
@@ -224,7 +233,7 @@ class Births:
             target=context.options.target,
             args=context.options.args,
             kind=context.options.kind,
-            environment=environment_of(place, context.environment, run, meeting, context.node),
+            environment=environment_of(place, context.environment, run, meeting, context.node.among(self._homes)),
             parent_pid=os.getpid(),
         )
 

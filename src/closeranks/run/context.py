@@ -47,6 +47,7 @@ class Context:
     unwanted: set[int] = field(default_factory=set)  # processes that were to be isolated before they existed
     members: dict[int, int] = field(default_factory=dict)  # seats of this node to process, under the newest term
     term: int = 0
+    seats: int = field(init=False)  # of all nodes, as the newest group has them
     hooks: list[subprocess.Popen[bytes]] = field(default_factory=list)  # running commands of --on-incident
     keeper_pid: int | None = None
     candidate_pids: frozenset[int] = frozenset()  # of the processes that seek the lead of several nodes
@@ -63,6 +64,10 @@ class Context:
     _feeding: bool = False
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _journal_lost: bool = False
+
+    def __post_init__(self) -> None:
+        """Until a group is smaller, it has all seats that were asked for."""
+        self.seats = self.options.seats
 
     def living(self) -> list[Worker]:
         """Workers that can still act."""

@@ -120,7 +120,7 @@ class Loading:
             generation=word.generation,
             store=options.store or "",
             tiers=options.tiers or "",
-            world=options.seats,
+            world=self._context.seats,
             descriptors=len(fds),
         )
         self._tell(message, fds)

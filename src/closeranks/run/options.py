@@ -14,6 +14,7 @@ from closeranks.checkpoint import tiers
 from closeranks.checkpoint.retention import Policy
 from closeranks.checkpoint.tiers import Tiers
 from closeranks.decide.partition import Policy as OnPartition
+from closeranks.decide.policy import Sourced, read_policy
 
 
 class Target(StrEnum):
@@ -68,6 +69,14 @@ class HelpAsked(Exception):
     """``--help`` stood before the script."""
 
 
+class PolicyAsked(Exception):
+    """``--show-policy`` stood before the script: ``options`` are those that would hold."""
+
+    def __init__(self, options: RunOptions) -> None:
+        super().__init__("the policy was asked for")
+        self.options = options
+
+
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of ``closeranks run``. Deadlines that are None are learned from the run itself."""
 
@@ -76,15 +85,16 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     kind: Target = Target.SCRIPT
     seats: int = 1  # of the whole job
     spares: int = 0
-    max_restarts: int = 3
+    max_restarts: int | None = None  # None: as the policy says
     run_dir: str | None = None
     start: Start = Start.FORK
     min_deadline_s: float | None = None
     max_deadline_s: float | None = None
     silence_s: float = 900.0  # output silence of a script without the library
-    join_timeout_s: float = 600.0
+    join_timeout_s: float | None = None  # None: as the policy says
     grace_s: float = 30.0
     on_incident: str | None = None
+    policy: Sourced = Sourced()  # what is done about failures
     view: View = View.AUTO
     store: str | None = None  # where state lasts; None: nothing outlives the run
     job: str | None = None  # the store belongs to it; None: named after the script
@@ -97,6 +107,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tiers: str | None = None  # a file that names further homes
     reliability: str | None = None  # a file of ``closeranks fit``: how often jobs here lose their state
     nnodes: int = 1  # nodes that hold seats; further ones are spares
+    nodes_min: int = 0  # so few of them may go on with fewer seats; 0: the job keeps its size
     node_rank: int = 0
     run_id: str | None = None  # the same on all nodes of a job
     rdzv_endpoint: str | None = None  # HOST:PORT where the first node leads, without an authority
@@ -123,6 +134,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 _SEVERAL = "*"
+_SHOW = "show_policy"  # no field: nothing is run
 _SLURM = "slurm"  # no field: it says where others come from
 
 
@@ -182,19 +194,29 @@ def _keep(text: str) -> str:
     return text
 
 
+def _policy(path: str) -> Sourced:
+    """Read now: what the file becomes later is not this run's policy."""
+    try:
+        return read_policy(Path(path).read_text(encoding="utf-8"), path)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+
+
 def _grace(text: str) -> float:
     return 0.0 if text in {"0", "0s"} else _seconds(text)
 
 
-def _nodes(text: str) -> int:
-    # torchrun writes an elastic range as MIN:MAX.
-    low, _, high = text.partition(":")
-    if high and high != low:
-        raise ValueError(
-            f"expected one number of nodes, got {text}; give the nodes that hold seats, and start as many more "
-            "supervisors as there are to be spare nodes"
-        )
-    return _integer(low, 1)
+def _nodes(text: str) -> dict[str, object]:
+    """A number of nodes, or as torchrun writes it MIN:MAX: with all of them, or with fewer where some are lost."""
+    low, colon, high = text.partition(":")
+    try:
+        least = _integer(low, 1)
+        most = _integer(high, 1) if colon else least
+    except ValueError as error:
+        raise ValueError(f"expected a number of nodes or MIN:MAX, got {text!r}: {error}") from None
+    if most < least:
+        raise ValueError(f"expected MIN:MAX with MIN up to MAX, got {text}; did you mean {most}:{least}?")
+    return {"nnodes": most, "nodes_min": least if least < most else 0}
 
 
 def _endpoint(text: str) -> str:
@@ -225,7 +247,7 @@ def _choice(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
 
 _FLAGS: Mapping[str, _Flag] = {
     "--nproc-per-node": _Flag("slots", _seats),
-    "--nnodes": _Flag("nnodes", _nodes),
+    "--nnodes": _Flag(_SEVERAL, _nodes),
     "--node-rank": _Flag("node_rank", lambda text: _integer(text, 0)),
     "--run-id": _Flag("run_id", _run_id),
     "--rdzv-id": _Flag("run_id", _run_id),
@@ -251,6 +273,8 @@ _FLAGS: Mapping[str, _Flag] = {
     "--join-timeout": _Flag("join_timeout_s", _seconds),
     "--grace": _Flag("grace_s", _grace),
     "--on-incident": _Flag("on_incident", str),
+    "--policy": _Flag("policy", _policy),
+    "--show-policy": _Flag(_SHOW, lambda _: True, takes_value=False),
     "--view": _Flag("view", _choice(View)),
     "--store": _Flag("store", str),
     "--job": _Flag("job", str),
@@ -279,9 +303,13 @@ def parse(
 
     Raises:
         HelpAsked: --help stands among the options.
+        PolicyAsked: --show-policy does.
         UsageError: an unknown flag (the nearest known one is named), a bad value, or no script.
     """
     values, rest = flags_given(argv)
+    if values.pop(_SHOW, False):
+        known = {key: values[key] for key in ("policy", "max_restarts", "join_timeout_s") if key in values}
+        raise PolicyAsked(RunOptions(target="", **known))  # type: ignore[arg-type]
     if values.pop(_SLURM, False) and slurm is not None:
         values = {**slurm(values), **values}
     resume = values.get("resume")

@@ -52,6 +52,8 @@ class Saver:
         self.link.may_reopen = lambda: circle.led
         self._asked: Snapshot | None = None  # not every seat of this node has delivered
         self._postponed: Snap | None = None  # the final one, until an arena is free
+        self.doubts: set[str] = set()  # who suspects that the state holds wrong values
+        self._doubted: set[int] = set()  # saves that were handed over while somebody did
         self._waiting: list[PublishNow] = []  # while no keeper is there to take them
         self.end = LastSave()
         self.durable_step: int | None = None  # newest that this run made durable
@@ -223,7 +225,10 @@ class Saver:
             data_position=snapshot.data_position,
             versions=self._versions(),
             tiers=word.tiers,
+            trusted=not self.doubts,
         )
+        if self.doubts:
+            self._doubted.add(word.number)
         self.link.publish(message, [snapshot.images[seat].fd for seat in seats])
 
     def _versions(self) -> dict[str, str]:
@@ -287,7 +292,8 @@ class Saver:
     def _(self, report: keeper.Committed) -> None:
         self.durable_step, self.problem = report.step, ""
         self.link.committed()
-        self.generations.committed(report.generation, report.step)
+        self.generations.committed(report.generation, report.step, trusted=report.save not in self._doubted)
+        self._doubted.discard(report.save)
 
     @_note.register
     def _(self, _report: keeper.Kept) -> None:

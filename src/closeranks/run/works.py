@@ -144,7 +144,7 @@ class Works:
                     save=work.save,
                     number=work.number,
                     attempt=work.attempt,
-                    world=self._context.options.seats,
+                    world=self._context.seats,
                     tiers=self._tiers_of(work),
                 )
             )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from closeranks.serve.http.head import Headers, Request, end_to_end, first, request_bytes
 from closeranks.serve.http.upstream import Cut
-from closeranks.serve.relay import NoResume, Relay, Resume
+from closeranks.serve.relay import Finished, NoResume, Prepare, Relay
+from closeranks.serve.sessions.keeper import Keeper
+from closeranks.serve.story import Visit
+from closeranks.serve.stream.relay import CompletionsRelay
 from closeranks.serve.words import Again, Ask, Enough, Kind, Nowhere, Outcome, Placed, Shed, Waits
 
 if TYPE_CHECKING:
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
 HELD_BYTES_MAX: Final = 2**20
 """Of an answer that is not streamed: as long as it is held back, a replica may die without the client noticing."""
 
+_PATIENCE: Final = 20  # times the allowed silence: then even a busy replica is given up
+_LOOK_AGAIN_S: Final = 0.01
+_FEW: Final = 8  # readings between two looks at the pace
 _ERROR, _SERVER_ERROR, _UNAVAILABLE, _TIMEOUT, _BAD_GATEWAY = 400, 500, 503, 504, 502
 _BUSY: Final = frozenset({429, 503})
 _OUTCOMES: Final = {Cut.REFUSED: Outcome.UNREACHED, Cut.STALE: Outcome.UNREACHED, Cut.SILENT: Outcome.SLOW}
@@ -26,16 +33,21 @@ _OUTCOMES: Final = {Cut.REFUSED: Outcome.UNREACHED, Cut.STALE: Outcome.UNREACHED
 class Attempt:
     """One request to one replica. What a given-up attempt still says is not heard."""
 
-    __slots__ = ("_connection", "_task", "body", "exchange", "headers", "heard_s", "held", "replica", "status")
+    __slots__ = (
+        *("_connection", "_task", "body", "exchange", "headers", "heard_s", "held", "preparing", "readings"),
+        *("replica", "status"),
+    )
 
-    def __init__(self, exchange: Exchange, replica: Replica, now_s: float) -> None:
+    def __init__(self, exchange: Exchange, replica: Replica, now_s: float, *, preparing: bool = False) -> None:
         self.exchange: Exchange | None = exchange
         self.replica = replica
         self.heard_s = now_s
+        self.preparing = preparing  # a question of the relay; the client hears nothing of it
         self.status = 0
         self.headers: Headers = []
         self.held: list[bytes] = []
         self.body = 0  # bytes that came
+        self.readings = 0
         self._connection: UpstreamConnection | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -74,6 +86,7 @@ class Attempt:
         """See Answer."""
         if self.exchange is not None:
             self.body += len(data)
+            self.readings += 1
             self.exchange.on_data(self, data)
 
     def on_end(self) -> None:
@@ -87,6 +100,35 @@ class Attempt:
         self._connection = None
         if self.exchange is not None:
             self.exchange.on_cut(self, cut, detail)
+
+
+class Aside:
+    """A question beside the answer; if it fails, nothing is lost but time."""
+
+    def __init__(self, told: Callable[[bytes], None]) -> None:
+        self._told = told
+        self._data: list[bytes] = []
+        self._bytes = 0
+        self._good = False
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        """See Answer."""
+        del headers
+        self._good = status < _ERROR
+
+    def on_data(self, data: bytes) -> None:
+        """See Answer."""
+        self._bytes += len(data)
+        if self._bytes <= HELD_BYTES_MAX:
+            self._data.append(data)
+
+    def on_end(self) -> None:
+        """See Answer."""
+        if self._good and self._bytes <= HELD_BYTES_MAX:
+            self._told(b"".join(self._data))
+
+    def on_cut(self, cut: Cut, detail: str) -> None:
+        """See Answer."""
 
 
 class Exchange:
@@ -104,16 +146,40 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None
         self._kind = Kind.FIRST
-        self._resume: Resume | None = None
         self._forwarding = False
         self._full = False
         self._over = False
+        self._keeper: Keeper | None = None
+        self.story = gateway.story_of(request, ask)
+
+    def go_on(self, request: Request, relay: CompletionsRelay, keeper: Keeper, backlog: bytes) -> None:
+        """Answer with the rest of a stream that was claimed: what was kept, then what a replica adds."""
+        if self._over:
+            return
+        self._request = request
+        self._relay, self._keeper, self._kind, self._forwarding = relay, keeper, Kind.RESUME, True
+        headers = [(b"content-type", b"text/event-stream"), (b"x-closeranks-stream", keeper.stream.encode())]
+        self._client.start(200, headers, None)
+        self.story.status, self.story.first_byte_s = 200, self._gateway.now_s() - self.story.began_s
+        self._client.send(backlog)
+        if relay.seen.done:
+            self._finish()
+        else:
+            self._dispatch()
+
+    def taken_over(self) -> None:
+        """Another connection goes on with the stream: nothing more may be said here."""
+        self._end_attempt(Outcome.GONE)
+        self._keeper = None
+        self._close()
+        self._client.abort()
 
     def begin(self) -> None:
         """Ask for admission, and go on when it is given."""
         match self._traffic.admit(self._gateway.now_s(), self.ask):
             case Shed() as shed:
-                self._refuse(shed.status, shed.reason, shed.retry_after_s)
+                self.story.shed = True
+                self.refuse(shed.status, shed.reason, shed.retry_after_s)
             case Waits() as waits:
                 self._gateway.wait(self)
                 self._timer = self._gateway.at(waits.until_s, self._waited_too_long)
@@ -126,10 +192,12 @@ class Exchange:
             self._timer.cancel()
             self._timer = None
         self._relay = self._gateway.relay_for(self._request, self.ask)
+        if isinstance(self._relay, CompletionsRelay):
+            self._keeper = self._gateway.keeper_for(self._request, self._relay, self._client.send, self.taken_over)
         self._dispatch()
 
     def _waited_too_long(self) -> None:
-        self._refuse(_UNAVAILABLE, "waited too long for its turn", 1.0)
+        self.refuse(_UNAVAILABLE, "waited too long for its turn", 1.0)
 
     # --- attempts -----------------------------------------------------------------------------------------------
 
@@ -143,17 +211,23 @@ class Exchange:
 
     def _send(self, replica: Replica, now_s: float) -> None:
         request, relay = self._request, self._relay
-        target, body = request.target, request.body
-        if self._kind is Kind.RESUME and relay is not None:
-            plan = relay.resume(replica.settings.engine)
-            if isinstance(plan, NoResume):
-                self._give_up(_BAD_GATEWAY, plan.reason)
-                return
-            target, body = plan.target, plan.body
-        attempt = self._attempt = Attempt(self, replica, now_s)
-        self._traffic.begun(now_s, self.ask, replica.settings.name, self._kind)
+        target, body, preparing = request.target, request.body, False
         if relay is not None:
-            relay.begin(target, replica.settings.engine)
+            match relay.plan(replica.settings.engine):
+                case NoResume() as refusal:
+                    self._give_up(_BAD_GATEWAY, refusal.reason)
+                    return
+                case Finished() as finished:
+                    self._tell(finished.data)
+                    self._finish()
+                    return
+                case plan:
+                    target, body, preparing = plan.target, plan.body, isinstance(plan, Prepare)
+            if not preparing:
+                relay.begin()
+        attempt = self._attempt = Attempt(self, replica, now_s, preparing=preparing)
+        self._traffic.begun(now_s, self.ask, replica.settings.name, self._kind)
+        self.story.visits.append(Visit(replica.settings.name, self._kind, now_s))
         headers = self._gateway.request_headers(request, replica, self.ask)
         data = request_bytes(request.method, replica.prefix + target, headers, body)
         if self._timer is None:
@@ -165,9 +239,10 @@ class Exchange:
         return min(self.ask.deadline_s, attempt.heard_s + self._allowed_s(attempt))
 
     def _allowed_s(self, attempt: Attempt) -> float:
-        if self._relay is not None and attempt.body:
-            return self._relay.allowed_silence_s(attempt.heard_s)
-        return self._gateway.settings.timeouts.first_byte_s
+        allowed_s = None
+        if self._relay is not None and attempt.body and not attempt.preparing:
+            allowed_s = self._relay.allowed_silence_s()
+        return self._gateway.settings.timeouts.first_byte_s if allowed_s is None else allowed_s
 
     def _look(self) -> None:
         """The timer: moved on while data comes, so that data does not have to touch it."""
@@ -176,33 +251,51 @@ class Exchange:
         if now_s >= self.ask.deadline_s:
             self._end_attempt(Outcome.GONE)
             self._give_up(_TIMEOUT, "the deadline of the request has passed")
-        elif attempt is not None and not self._full and now_s >= attempt.heard_s + self._allowed_s(attempt):
+        elif attempt is not None and not self._full and self._is_silent(attempt, now_s):
             silent_s = now_s - attempt.heard_s
             attempt.give_up()
             self.on_cut(attempt, Cut.SILENT, f"silent for {silent_s:.2f} s")
         elif not self._over:
             due_s = self.ask.deadline_s if attempt is None else self._due_s(attempt)
-            self._timer = self._gateway.at(max(due_s, now_s + 0.001), self._look)
+            self._timer = self._gateway.at(max(due_s, now_s + _LOOK_AGAIN_S), self._look)
 
-    def _end_attempt(self, outcome: Outcome) -> None:
+    def _is_silent(self, attempt: Attempt, now_s: float) -> bool:
+        """Whether the replica is to be given up.
+
+        One that works for others meanwhile is busy, not gone; and where no other is better, there is nothing to gain.
+        """
+        allowed_s = self._allowed_s(attempt)
+        if now_s < attempt.heard_s + allowed_s:
+            return False
+        if now_s >= attempt.heard_s + _PATIENCE * allowed_s:
+            return True
+        works = attempt.body > 0 and now_s < attempt.replica.heard_s + allowed_s
+        return not works and self._traffic.elsewhere(now_s, self.ask, attempt.replica.settings.name)
+
+    def _end_attempt(self, outcome: Outcome, detail: str = "") -> None:
         attempt, self._attempt = self._attempt, None
         if attempt is None:
             return
         attempt.give_up()
-        self._traffic.ended(self._gateway.now_s(), self.ask, attempt.replica.settings.name, outcome)
+        now_s = self._gateway.now_s()
+        visit = self.story.visits[-1]
+        visit.ended_s, visit.outcome, visit.detail = now_s, outcome, detail
+        self._traffic.ended(now_s, self.ask, attempt.replica.settings.name, outcome)
 
     # --- what a replica says --------------------------------------------------------------------------------------
 
     def on_head(self, attempt: Attempt) -> None:
         """Status and headers."""
-        attempt.heard_s = self._gateway.now_s()
-        if attempt.status >= _SERVER_ERROR or attempt.status in _BUSY or self._client.started:
+        attempt.heard_s = attempt.replica.heard_s = self._gateway.now_s()
+        if attempt.status < _ERROR:
+            self._traffic.heard(attempt.heard_s, attempt.replica.settings.name)
+        if attempt.preparing or attempt.status >= _SERVER_ERROR or attempt.status in _BUSY or self._client.started:
             return  # judged when it is complete, or as a continuation
         streamed = (first(attempt.headers, b"content-type") or b"").startswith(b"text/event-stream")
         if streamed and attempt.status < _ERROR:
             self._forward(attempt, None)
             return
-        self._relay = None
+        self._relay = self._keeper = None
         length = first(attempt.headers, b"content-length")
         if length is not None and int(length) > HELD_BYTES_MAX:
             self._forward(attempt, int(length))
@@ -210,34 +303,79 @@ class Exchange:
     def _forward(self, attempt: Attempt, length: int | None) -> None:
         self._forwarding = True
         headers = [*end_to_end(attempt.headers), *self._gateway.response_headers(self.ask, attempt.replica, self._kind)]
+        if self._relay is not None:
+            headers.append((b"x-closeranks-resume", self._relay.exactness.encode()))
+        if self._keeper is not None:
+            headers.append((b"x-closeranks-stream", self._keeper.stream.encode()))
         self._client.start(attempt.status, headers, length)
+        self.story.status, self.story.first_byte_s = attempt.status, self._gateway.now_s() - self.story.began_s
         if self._full:
             attempt.pause()
 
     def on_data(self, attempt: Attempt, data: bytes) -> None:
         """Some of the body."""
-        now_s = attempt.heard_s = self._gateway.now_s()
+        now_s = attempt.heard_s = attempt.replica.heard_s = self._gateway.now_s()
         relay = self._relay
-        if not self._forwarding or (relay is not None and attempt.status >= _ERROR):
+        if self._full:
+            attempt.pause()
+        if attempt.preparing or not self._forwarding or (relay is not None and attempt.status >= _ERROR):
             attempt.held.append(data)
-            if attempt.body > HELD_BYTES_MAX and not self._client.started:
-                self._forward(attempt, None)
-                self._client.send(b"".join(attempt.held))
-                attempt.held.clear()
+            if attempt.body > HELD_BYTES_MAX:
+                self._held_too_much(attempt)
             return
         if relay is None:
             self._client.send(data)
             return
-        self._client.send(relay.feed(data, now_s))
+        self._tell(relay.feed(data, now_s))
         if relay.broken:
             attempt.give_up()
             self.on_cut(attempt, Cut.BAD_BYTES, relay.broken)
+        elif attempt.readings < _FEW or attempt.readings % _FEW == 0:
+            self._look_earlier(attempt)
+            if attempt.readings == _FEW:
+                self._ask_ahead(attempt.replica, relay)
+
+    def _ask_ahead(self, replica: Replica, relay: Relay) -> None:
+        question = relay.ahead(replica.settings.engine)
+        if question is not None:
+            headers = self._gateway.request_headers(self._request, replica, self.ask)
+            data = request_bytes(b"POST", replica.prefix + question.target, headers, question.body)
+            replica.pool.request(data, Aside(relay.prepared_ahead), lambda _: None)
+
+    def _tell(self, data: bytes) -> None:
+        """What a relay has for the client; by way of the store where the stream is kept."""
+        if self._keeper is not None and isinstance(self._relay, CompletionsRelay):
+            self._keeper.add(data, self._relay.taken())
+        else:
+            self._client.send(data)
+
+    def _look_earlier(self, attempt: Attempt) -> None:
+        """The stream has begun to flow, or has shown a quicker pace: what was to be looked at late is due earlier."""
+        due_s = self._due_s(attempt)
+        if self._timer is not None and due_s < self._timer.when():
+            self._timer.cancel()
+            self._timer = self._gateway.at(due_s, self._look)
+
+    def _held_too_much(self, attempt: Attempt) -> None:
+        if self._client.started:
+            attempt.give_up()
+            self.on_cut(attempt, Cut.BAD_BYTES, f"an answer of more than {HELD_BYTES_MAX} bytes where none was due")
+            return
+        self._forward(attempt, None)
+        self._client.send(b"".join(attempt.held))
+        attempt.held.clear()
 
     def on_end(self, attempt: Attempt) -> None:
         """The answer is complete, as far as HTTP can tell."""
         relay, status = self._relay, attempt.status
         if status >= _SERVER_ERROR or status in _BUSY:
             self._answered_badly(attempt, Outcome.BUSY if status in _BUSY else Outcome.BROKEN)
+        elif status >= _ERROR and self._client.started:
+            self._answered_badly(attempt, Outcome.CLIENT_FAULT)  # of ours: the client's own request was accepted
+        elif attempt.preparing and relay is not None:
+            self._end_attempt(Outcome.OK)
+            relay.prepared(b"".join(attempt.held))
+            self._send(attempt.replica, self._gateway.now_s())
         elif relay is not None and not relay.complete:
             self.on_cut(attempt, Cut.RESET, "the stream ended without its end mark")
         else:
@@ -246,11 +384,15 @@ class Exchange:
                 body = b"".join(attempt.held)
                 self._forward(attempt, len(body))
                 self._client.send(body)
+            elif relay is not None:
+                self._tell(relay.finale())
             self._finish()
 
     def _answered_badly(self, attempt: Attempt, outcome: Outcome) -> None:
         self._end_attempt(outcome)
         self._tried.append(attempt.replica.settings.name)
+        if attempt.preparing and self._relay is not None:
+            self._relay.prepared(b"")
         if self._client.started:
             self._continue(f"{attempt.replica.settings.name} answered {attempt.status}")
             return
@@ -265,14 +407,15 @@ class Exchange:
 
     def on_cut(self, attempt: Attempt, cut: Cut, detail: str) -> None:
         """The answer will not be complete."""
-        self._end_attempt(_OUTCOMES.get(cut, Outcome.BROKEN))
+        self._end_attempt(_OUTCOMES.get(cut, Outcome.BROKEN), f"{cut}: {detail}")
         name = attempt.replica.settings.name
         reason = f"{name}: {cut}: {detail}"
+        if attempt.preparing and self._relay is not None:
+            self._relay.prepared(b"")
         if cut is Cut.STALE:  # nothing was begun; a kept connection ends now and then
-            self._dispatch()
+            self._send(attempt.replica, self._gateway.now_s())
             return
         self._tried.append(name)
-        self._gateway.saw_cut(self.ask, name, cut, detail)
         if self._client.started:
             self._continue(reason)
             return
@@ -288,6 +431,7 @@ class Exchange:
             self._give_up(_BAD_GATEWAY, reason)
             return
         if self._relay.complete:  # nothing is missing but the replica's goodbye
+            self._tell(self._relay.finale())
             self._finish()
             return
         again = self._again(Kind.RESUME)
@@ -311,6 +455,8 @@ class Exchange:
     def client_gone(self) -> None:
         """Cancel upstream at once."""
         self._end_attempt(Outcome.GONE)
+        if self._keeper is not None:
+            self._keeper.drop()
         self._close()
 
     def client_full(self) -> None:
@@ -330,16 +476,24 @@ class Exchange:
 
     def _give_up(self, status: int, reason: str, retry_after_s: float | None = None) -> None:
         if not self._client.started:
-            self._refuse(status, reason, retry_after_s)
+            self.refuse(status, reason, retry_after_s)
             return
-        if self._relay is not None:
+        self.story.error = reason
+        if self._relay is not None and self._keeper is not None:
+            self._keeper.add(self._relay.fail(reason), [])  # not kept: whoever comes back may have more luck
+            self._finish()
+        elif self._relay is not None:
             self._client.send(self._relay.fail(reason))
             self._finish()
         else:
             self._close()
             self._client.abort()
 
-    def _refuse(self, status: int, reason: str, retry_after_s: float | None) -> None:
+    def refuse(self, status: int, reason: str, retry_after_s: float | None = None) -> None:
+        """Answer with an error, and nothing else."""
+        if self._over:
+            return
+        self.story.status, self.story.error = status, reason
         headers: Headers = []
         if retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % max(1, round(retry_after_s))))
@@ -347,13 +501,20 @@ class Exchange:
         self._client.fail(status, reason, headers)
 
     def _finish(self) -> None:
+        self.story.whole = not self.story.error
         self._close()
-        self._client.finish()
+        if self._keeper is None:
+            self._client.finish()
+        else:
+            self._keeper.end(self._client.finish)
 
     def _close(self) -> None:
         if self._over:
             return
         self._over = True
+        story = self.story
+        story.ended_s, story.sent_bytes = self._gateway.now_s(), self._client.sent_bytes
+        story.exactness = self._relay.exactness if self._relay is not None else ""
         for timer in (self._timer, self._pause):
             if timer is not None:
                 timer.cancel()

@@ -9,6 +9,9 @@ import msgspec
 
 from closeranks.serve.http.server import Limits
 from closeranks.serve.http.upstream import Target
+from closeranks.serve.sessions.settings import SessionSettings
+from closeranks.serve.stream.pace import PaceLimits
+from closeranks.serve.stream.policy import StreamPolicy
 from closeranks.toml_text import Misfit, blame, read_toml
 
 
@@ -64,7 +67,9 @@ class Settings(_Part, frozen=True):
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
     replica: tuple[ReplicaSettings, ...] = ()
-    streams: Literal["resume", "pass"] = "resume"  # what becomes of a stream whose replica dies
+    streams: StreamPolicy = StreamPolicy()
+    stall: PaceLimits = PaceLimits()
+    sessions: SessionSettings = SessionSettings()
 
 
 def parse(text: str, name: str) -> Settings:

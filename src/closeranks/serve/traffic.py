@@ -18,6 +18,7 @@ class Traffic:
 
     def __init__(self, settings: Settings) -> None:
         self._outstanding = {replica.name: 0 for replica in settings.replica}
+        self._doubtful: set[str] = set()  # failed somebody, and has answered nobody since
 
     def admit(self, now_s: float, ask: Ask) -> Admitted | Waits | Shed:
         """Whether the request may begin."""
@@ -27,12 +28,14 @@ class Traffic:
     def place(self, now_s: float, ask: Ask, tried: tuple[str, ...]) -> Placed | Nowhere:
         """Where its next attempt goes; ``tried`` are replicas that have failed it, the last one last."""
         del now_s, ask
-        free = [name for name in self._outstanding if name not in tried] or [
-            name for name in self._outstanding if name != tried[-1]
-        ]
-        if not free:
-            return Nowhere(reason="no other replica", retry_after_s=1.0)
-        return Placed(replica=min(free, key=self._outstanding.__getitem__), reason="least outstanding work")
+        names = [name for name in self._outstanding if name not in tried[-1:]] or list(self._outstanding)
+        ranked = sorted(names, key=lambda name: (name in self._doubtful, tried.count(name), self._outstanding[name]))
+        return Placed(replica=ranked[0], reason="least outstanding work")
+
+    def elsewhere(self, now_s: float, ask: Ask, replica: str) -> bool:
+        """Whether a stream that is slow at this replica would be better off at another one."""
+        del now_s, ask
+        return any(name != replica and name not in self._doubtful for name in self._outstanding)
 
     def begun(self, now_s: float, ask: Ask, replica: str, kind: Kind) -> None:
         """An attempt goes out."""
@@ -41,8 +44,15 @@ class Traffic:
 
     def ended(self, now_s: float, ask: Ask, replica: str, outcome: Outcome) -> None:
         """An attempt is over."""
-        del now_s, ask, outcome
+        del now_s, ask
         self._outstanding[replica] -= 1
+        if outcome in (Outcome.SLOW, Outcome.UNREACHED, Outcome.BROKEN):
+            self._doubtful.add(replica)
+
+    def heard(self, now_s: float, replica: str) -> None:
+        """The replica has begun to answer somebody."""
+        del now_s
+        self._doubtful.discard(replica)
 
     def again(self, now_s: float, ask: Ask, kind: Kind, tries: int) -> Again | Enough:
         """Whether the work may be tried once more, as ``kind``, after ``tries`` attempts."""

@@ -5,6 +5,7 @@ A broken invariant of ours is a defect and is raised; a broken promise (RPO, RTO
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -41,6 +42,7 @@ class Checks:
         self._useful = 0
         self._frontier = -1  # newest step that was closed in the newest stretch
         self._restored = -1  # where a new group was told to go on
+        self._stood: list[tuple[float, float]] = []  # when training went on, and how long it had stood still
         self.incidents = 0
         self.rungs: Counter[str] = Counter()
         self.steps_lost = 0
@@ -141,13 +143,18 @@ class Checks:
     def restored(self, found: Restored, struck_s: float, highest: int, *, why: str) -> None:
         """A new group goes on from here: the promise is about what that gives up."""
         self._restored = found.step
-        lost_s = struck_s - found.taken_s if found.step < highest else 0.0
+        lost_s = struck_s - found.taken_s - self._stood_since(found.taken_s) if found.step < highest else 0.0
         self.worst_loss_s = max(self.worst_loss_s, lost_s)
         if lost_s > self._rpo_s:
             self._say(f"RPO: {lost_s:.1f} s of training were lost by {why}, {self._rpo_s:g} s were promised")
 
-    def returned(self, after_s: float) -> None:
+    def _stood_since(self, taken_s: float) -> float:
+        """Seconds without training since then: there was no work in them that could be lost."""
+        return sum(length_s for _, length_s in itertools.takewhile(lambda one: one[0] > taken_s, reversed(self._stood)))
+
+    def returned(self, after_s: float, now_s: float) -> None:
         """Training goes on."""
+        self._stood.append((now_s, after_s))
         self.worst_return_s = max(self.worst_return_s, after_s)
         if after_s > self._rto_s:
             self._say(f"RTO: training went on {after_s:.1f} s after a loss, {self._rto_s:g} s were promised")

@@ -112,7 +112,7 @@ class Striking:
         if stretch is not None:
             world.halt(lost=True)
         body.frozen = True
-        if stretch is None and body.ready:
+        if stretch is None and body.ready and not world.calm:
             return True  # it is missed where the recovery waits for it next
         self._find(body, steps, None if stretch is not None else world.setup.bounds.unlearned_s)
         return True

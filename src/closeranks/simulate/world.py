@@ -67,6 +67,7 @@ class World:
         self._order = 0
         self._ended: tuple[str, str] | None = None
         self._part, self._since_s = Part.START_UP, 0.0
+        self._carried_s = 0.0  # what the open attempt took more before it went on under another pace
         self._told = 0  # steps of the stretch
         self._told_saved = -1
         self._facts = 0
@@ -85,7 +86,7 @@ class World:
         if self.tape is not None:
             self.tape.begin(self.setup, self.now_s)
         while self._ended is None:
-            alarm_s = math.inf if self.stretch is not None and self._calm() else next_alarm_s(self.state, self.now_s)
+            alarm_s = math.inf if self.stretch is not None and self.calm else next_alarm_s(self.state, self.now_s)
             if not self._queue and math.isinf(alarm_s):
                 raise AssertionError(f"nothing can happen any more in life {self.state.life} at {self.now_s:g} s")
             if not self._queue or alarm_s < self._queue[0][0]:
@@ -106,7 +107,9 @@ class World:
         """Do it so much later."""
         self.at(self.now_s + delay_s, act, *arguments)
 
-    def _calm(self) -> bool:
+    @property
+    def calm(self) -> bool:
+        """Whether the controller knows of nothing that is wrong."""
         state = self.state
         return state.life is Life.RUNNING and state.incident is None and state.poison is None
 
@@ -185,13 +188,14 @@ class World:
             return
         self._accrue()
         if self.struck_s is not None:
-            self.checks.returned(self.now_s - self.struck_s)
+            self.checks.returned(self.now_s - self.struck_s, self.now_s)
             self.struck_s = None
         members = self.members(term)
         if self.tape is not None:
             self.tape.resumed(self.state, members, self.now_s)
         if self._chooser is not None and self._chooser.fresh:
             self._chooser.begin(self.now_s)
+        self._carried_s = 0.0
         self._open(self.now_s, members[0].closed)
 
     def _open(self, begin_s: float, after: int) -> None:
@@ -274,6 +278,9 @@ class World:
         open_s = max(0.0, self.now_s - opened_s)
         pause_s = stretch.pause_s * stretch.saves(count) - max(0.0, opened_s - self.now_s)
         self._book(stretch, count, pause_s, self.now_s)
+        if not count:
+            open_s += self._carried_s  # it counts as what it was: lost
+            self._carry(stretch.after, -self._carried_s)
         self.book.add(Part.LOST, open_s)
         if self.tape is not None:
             self.tape.halted(self.seats.values(), open_s)
@@ -299,11 +306,17 @@ class World:
         self._cover(stretch, upto_s, lost=False)
         change()
         new_step_s = self.setup.step_s * self.slow
-        carried = Part.USEFUL if stretch.after + count >= self.highest else Part.REPEATED
-        self.book.add(carried, done * (stretch.step_s - new_step_s))
-        if self.tape is not None:
-            self.tape.carried(self.seats.values(), carried is Part.REPEATED, done * (stretch.step_s - new_step_s))
+        more_s = done * (stretch.step_s - new_step_s)
+        self._carried_s = more_s if count else self._carried_s + more_s
+        self._carry(stretch.after + count, more_s)
         self._open(upto_s - done * new_step_s, stretch.after + count)
+
+    def _carry(self, after: int, more_s: float) -> None:
+        """The open attempt takes so much more than its whole length under the present pace says."""
+        part = Part.USEFUL if after >= self.highest else Part.REPEATED
+        self.book.add(part, more_s)
+        if self.tape is not None:
+            self.tape.carried(self.seats.values(), part is Part.REPEATED, more_s)
 
     def _book(self, stretch: Stretch, count: int, pause_s: float, at_s: float) -> None:
         repeated = min(max(self.highest - stretch.after, 0), count)

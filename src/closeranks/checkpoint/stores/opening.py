@@ -15,6 +15,7 @@ from closeranks.checkpoint.problems import Damaged, StoreRefused
 from closeranks.checkpoint.stores.directory import DirectoryStore
 from closeranks.checkpoint.stores.retry import created, retried
 from closeranks.checkpoint.stores.store import Store
+from closeranks.drill.files import files_of_drill
 
 OBJECT_SCHEMES: Final = ("s3", "gs", "az")
 PROBE_PREFIX: Final = "probe/"
@@ -36,9 +37,9 @@ def open_store(text: str) -> Store:
     """
     scheme, mark, _ = text.partition("://")
     if not mark:
-        return DirectoryStore(_folder(text, text))
+        return DirectoryStore(_folder(text, text), files_of_drill())
     if scheme == "file":
-        return DirectoryStore(_folder(_file_path(text), text))
+        return DirectoryStore(_folder(_file_path(text), text), files_of_drill())
     if scheme in OBJECT_SCHEMES:
         from closeranks.checkpoint.stores.objects import ObjectStore
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+import msgspec
+
 from closeranks.drill.nodes.faults import COORDINATOR, ENDS_NODE, NodeFault, NodeKind, NodeMoment
 from closeranks.drill.nodes.namespaces import Cut, NamespaceStand
 from closeranks.drill.nodes.ports import listening
@@ -37,6 +39,7 @@ class Striker:
         self._due: list[tuple[float, NodeFault]] = []
         self._later: list[_Later] = []
         self.struck: list[NodeFault] = []
+        self._struck_s: list[float] = []
 
     def make(self) -> NodesEvidence:
         """Start the run, strike it, and wait for its end or its timeout."""
@@ -49,7 +52,7 @@ class Striker:
         for later in self._later:
             later.act()
         evidence = run.finish()
-        return NodesEvidence(runs=evidence.runs, struck=tuple(self.struck), left=evidence.left)
+        return msgspec.structs.replace(evidence, struck=tuple(self.struck), struck_s=tuple(self._struck_s))
 
     def _look(self, now_s: float) -> None:
         if self._waiting:
@@ -73,9 +76,11 @@ class Striker:
         node = self._run.leader() if fault.node == COORDINATOR else fault.node
         if not self._run.lives(node) or not self._run.running():
             return  # it counts as never struck
+        began_s = time.monotonic()
         undo = self._carry_out(fault.kind, node)
         if undo is not None:
             self.struck.append(fault)
+            self._struck_s.append(began_s)
             wait_s = max(_BACK_S, fault.for_s) if fault.kind in ENDS_NODE else fault.for_s
             self._later.append(_Later(time.monotonic() + wait_s, undo))
 

@@ -42,6 +42,7 @@ class NodesEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: tuple[NodeRun, ...]
     struck: tuple[NodeFault, ...] = ()
+    struck_s: tuple[float, ...] = ()  # when, on the monotonic clock that all nodes share
     left: tuple[str, ...] = ()  # processes that outlived the run, by node and command line
 
 

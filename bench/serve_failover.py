@@ -1,0 +1,160 @@
+"""Two replicas, 24 streams in flight, one replica killed or frozen: which answers arrive whole, with which stalls.
+
+The replicas are servers of llama.cpp with a small random model, one token at a time (n_ubatch=1), so that every text
+has exactly one right continuation. All sides see the same requests; the replica is struck when every stream has
+received some tokens. An answer counts as complete with a finish_reason and the end mark, and as exact when its text is
+the undisturbed one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from _common import Bench, at_least, at_most, interleaved, spelled
+from _serve_client import Stream, ask, whole
+from _serve_sides import Running, closeranks, free_port, haproxy, nginx
+
+from closeranks.serve.demo.tiny_model import tiny_words, write_tiny_model
+
+STREAMS = 24
+TOKENS = 400
+TOKENS_BEFORE = 8  # that every stream has received when the replica is struck
+LIMIT_S = 20.0
+SIDES = {"closeranks": closeranks, "nginx": nginx, "HAProxy": haproxy}
+REPLICA = 'engine = "llama.cpp"\ninvariant = true\ncapacity = 24\n'
+
+
+class Round(NamedTuple):
+    """One strike."""
+
+    complete: int
+    exact: int
+    gap_s: float  # the longest between two pieces of any stream that completed
+
+
+class Engines:
+    """Two replicas, started anew for each round."""
+
+    def __init__(self, model: Path, folder: Path) -> None:
+        self.ports = [free_port(), free_port()]
+        self.processes = []
+        for port in self.ports:
+            command = [sys.executable, "-m", "closeranks.serve.demo.engine", str(model), str(port), "--slots", "24"]
+            with (folder / "engines.log").open("ab") as log:
+                self.processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log))
+        for process in self.processes:
+            process.stdout.readline()  # its address, once the model is loaded
+
+    def stop(self) -> None:
+        """End both."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+def body(number: int) -> dict[str, object]:
+    """The request of one stream."""
+    words = tiny_words()
+    message = {"role": "user", "content": f"{words[number]} {words[number + 1]}"}
+    return {"messages": [message], "stream": True, "temperature": 0, "max_tokens": TOKENS}
+
+
+async def strike(engines: Engines, gateway: Running, how: signal.Signals, texts: list[str]) -> Round:
+    """Begin all streams, strike the first replica, and see what arrives."""
+    streams = [Stream(times_s=[]) for _ in texts]
+    tasks = [asyncio.create_task(ask(gateway.port, body(n), stream, LIMIT_S)) for n, stream in enumerate(streams)]
+    while any(len(s.times_s) < TOKENS_BEFORE and not s.error for s in streams):  # noqa: ASYNC110 - what tasks fill in
+        await asyncio.sleep(0.002)
+    os.kill(engines.processes[0].pid, how)
+    struck_s = time.monotonic()
+    await asyncio.gather(*tasks)
+    complete = [stream for stream in streams if stream.complete]
+    exact = sum(stream.text == text for stream, text in zip(streams, texts, strict=True))
+    gaps_s = [
+        later - earlier
+        for stream in complete
+        for earlier, later in zip(stream.times_s, stream.times_s[1:], strict=False)
+        if later >= struck_s
+    ]
+    return Round(len(complete), exact, max(gaps_s, default=0.0))
+
+
+def measured(bench: Bench, model: Path, how: signal.Signals, rounds: int, texts: list[str]) -> dict[str, list[Round]]:
+    """Rounds of every side that is installed."""
+
+    def one(name: str) -> Round | None:
+        folder = Path(tempfile.mkdtemp(prefix="closeranks-bench-"))
+        engines = Engines(model, folder)
+        arguments = (REPLICA,) if name == "closeranks" else ()
+        gateway = SIDES[name](engines.ports, folder, *arguments)
+        if gateway is None:
+            engines.stop()
+            return None
+        try:
+            result = asyncio.run(strike(engines, gateway, how, texts))
+        finally:
+            gateway.stop()
+            engines.stop()
+        bench.say(
+            f"  {how.name} {name}: {result.complete}/{STREAMS} complete, {result.exact} exact, gap {result.gap_s:.3f} s"
+        )
+        return result
+
+    sides = {name: (lambda name=name: one(name)) for name in SIDES}
+    results = interleaved(sides, rounds, bench.options.seed)
+    return {name: [r for r in found if r is not None] for name, found in results.items()}
+
+
+def undisturbed(model: Path, folder: Path) -> list[str]:
+    """The texts of all streams when nobody is struck."""
+
+    async def all_of(port: int) -> list[str]:
+        return await asyncio.gather(*[whole(port, body(number)) for number in range(STREAMS)])
+
+    engines = Engines(model, folder)
+    try:
+        return asyncio.run(all_of(engines.ports[0]))
+    finally:
+        engines.stop()
+
+
+def main() -> int:
+    """Run it."""
+    bench = Bench("serve_failover", __doc__ or "")
+    rounds = 1 if bench.options.quick else 5
+    folder = Path(tempfile.mkdtemp(prefix="closeranks-bench-"))
+    model = folder / "tiny.gguf"
+    write_tiny_model(model)
+    texts = undisturbed(model, folder)
+    bars = []
+    for how, gap_bar_s in ((signal.SIGKILL, 0.15), (signal.SIGSTOP, 2.5 * 0.3)):
+        for name, found in measured(bench, model, how, rounds, texts).items():
+            if not found:
+                bench.say(f"{how.name} {name}: not installed")
+                continue
+            complete = [one.complete for one in found]
+            bench.say(
+                f"{how.name} {name}: complete {spelled(complete, 'streams')}, exact "
+                f"{spelled([one.exact for one in found], 'streams')}, longest gap of those that completed "
+                f"{spelled([one.gap_s for one in found], 'ms', 1000)}"
+            )
+            if name == "closeranks":
+                bars += [
+                    at_least(f"{how.name}: fewest complete of {STREAMS}", min(complete), STREAMS),
+                    at_least(f"{how.name}: fewest exact of {STREAMS}", min(one.exact for one in found), STREAMS),
+                    at_most(f"{how.name}: longest gap, s", statistics.median(o.gap_s for o in found), gap_bar_s),
+                ]
+    return bench.finish(bars)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

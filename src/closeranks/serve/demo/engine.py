@@ -1,0 +1,45 @@
+"""A real engine in a process of its own: the server of llama.cpp, as the package ``xllamacpp`` brings it.
+
+``python -m closeranks.serve.demo.engine MODEL PORT [--slots N]`` prints its address once it answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+
+
+def main() -> None:
+    """Serve until a signal comes."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("port", type=int)
+    parser.add_argument("--slots", type=int, default=4)
+    parser.add_argument("--context", type=int, default=1024, help="tokens of one slot")
+    options = parser.parse_args()
+
+    import xllamacpp  # type: ignore[import-untyped]
+
+    params = xllamacpp.CommonParams()
+    params.model.path = options.model
+    params.hostnames = ["127.0.0.1"]
+    params.port = options.port
+    params.n_parallel = options.slots
+    params.n_ctx = options.context * options.slots
+    params.n_gpu_layers = 0
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    # One token at a time, in the prompt too: then the arithmetic of a replayed prompt is that of the first run.
+    params.n_ubatch = 1
+    params.n_batch = 64
+    params.kv_unified = False  # else the order of what other slots left in the cache changes sums
+    params.endpoint_slots = True
+    params.verbosity = -1
+    server = xllamacpp.Server(params)
+    sys.stdout.write(f"{server.listening_address}\n")
+    sys.stdout.flush()
+    signal.pause()
+
+
+if __name__ == "__main__":
+    main()
