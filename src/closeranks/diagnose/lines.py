@@ -64,6 +64,7 @@ class Gathering:
         self.lexicon = lexicon
         self.cut = Cut()
         self._found: dict[tuple[object, ...], Evidence] = {}
+        self._latest: dict[tuple[object, ...], Evidence] = {}
         self._last_s: dict[tuple[object, ...], float] = {}
 
     def add(self, evidence: Evidence, clock_s: float | None = None) -> None:
@@ -79,8 +80,9 @@ class Gathering:
             last_s = self._last_s.get(key)
             gap_s = self.lexicon.burst_gap_s(evidence)
             again = clock_s is not None and last_s is not None and clock_s - last_s > gap_s
-            # A later sighting counts as the end of the story, the first as its beginning.
-            self._found[key] = replace(known, count=known.count + 1, bursts=known.bursts + again)
+            first = evidence if known.went_on else known  # what was handled once may be the end another time
+            self._found[key] = replace(first, count=known.count + 1, bursts=known.bursts + again)
+        self._latest[key] = evidence
         if clock_s is not None:
             self._last_s[key] = clock_s
 
@@ -89,10 +91,18 @@ class Gathering:
         return (evidence.source, evidence.rule, evidence.fault, evidence.unit, evidence.code) in self._found
 
     def handled(self, file: str, lines: frozenset[int]) -> None:
-        """What stands in these lines of the file did not end its process: it went on working."""
-        for key, evidence in self._found.items():
-            if evidence.place.file == file and evidence.place.line in lines:
-                self._found[key] = replace(evidence, went_on=True)
+        """What stands in these lines of the file did not end its process: it went on working.
+
+        Of equal sightings the newest decides; if that one was not handled, it takes the place of the first.
+        """
+        for key, latest in self._latest.items():
+            first = self._found[key]
+            if latest.place.file != file or first.place.file != file or first.place.line not in lines:
+                continue
+            if latest.place.line in lines:
+                self._found[key] = replace(first, went_on=True)
+            else:
+                self._found[key] = replace(latest, count=first.count, bursts=first.bursts)
 
     def evidence(self) -> tuple[Evidence, ...]:
         """Everything, in the order in which it was first seen."""
