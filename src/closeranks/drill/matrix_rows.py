@@ -93,7 +93,7 @@ _WRONG: Final = Expected(
     maskable=True,
 )
 _NOT_FINITE: Final = replace(_WRONG, faults=(*_WRONG.faults, "non-finite loss", "bad numerics"), said=("finite",))
-_DATA: Final = replace(_WRONG, faults=("bad data",), said=("batch", "sample"))
+_DATA: Final = replace(_WRONG, faults=(), said=("batch", "sample"), maskable=False)
 _STRAGGLER: Final = Expected(said=("compute", "data", "unknown"), detect_s=_WRONG_S)
 _FULL: Final = replace(_CRASHED, faults=(faults.DISK_FULL.name,))
 _BROKEN_DISK: Final = replace(_CRASHED, faults=("storage error",))
@@ -127,7 +127,7 @@ _PROCESS: Final = (
         "exception",
         Kind.EXCEPTION,
         "process",
-        _everywhere(_CRASHED, {Phase.START_UP: _cold(_CRASHED, faults.START_UP_CRASH.name)}),
+        _everywhere(_CRASHED, {Phase.START_UP: _cold(_CRASHED, faults.START_UP_CRASH.name, faults.CRASHED.name)}),
     ),
     _row("held-gil", Kind.GIL, "process", _everywhere(_HELD, {Phase.START_UP: _cold(_HELD)})),
     _row("block", Kind.BLOCK, "process", _everywhere(_HUNG, {Phase.START_UP: _cold(_HUNG)})),
