@@ -1,9 +1,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.diagnose.logs import gather, verdict_on
 
 from closeranks.diagnose.telling import tell
 from closeranks.gather.rulebook import lexicon
-from tests.diagnose.logs import gather, verdict_on
 
 SAMPLES = [line.encode() for rule in lexicon().book.rules for line in rule.yes]
 SPICES = [

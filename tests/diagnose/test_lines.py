@@ -1,10 +1,10 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.diagnose.logs import gather, traceback_of, verdict_on
 
 from closeranks.diagnose.lines import LINE_BYTES_MAX, Gathering, Origin, Scanner
 from closeranks.gather.rulebook import lexicon
-from tests.diagnose.logs import gather, traceback_of, verdict_on
 
 LOG = (
     "".join(f"[rank{n % 4}]: 2026-11-29 10:00:{n:02d} - INFO - step {n} | loss = {3 - n / 50:.3f}\n" for n in range(50))

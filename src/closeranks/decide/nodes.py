@@ -46,7 +46,9 @@ def assembling_late(turn: Turn) -> None:
     settings, waited_s = turn.state.settings, turn.now_s - turn.state.since_s
     fewer = sizing.fewer_seats(turn.state)
     if fewer and waited_s >= min(settings.node_patience_s, settings.deadlines.nodes_s):
-        detail = f"{_shortage(turn.state)} within {waited_s:.0f} s: the run begins with {fewer} of {settings.seats} seats"
+        detail = (
+            f"{_shortage(turn.state)} within {waited_s:.0f} s: the run begins with {fewer} of {settings.seats} seats"
+        )
         turn.note(ErrorSeen(detector=Seen.NO_ROOM.value, seat=None, proc=None, detail=detail))
         turn.update(shrunk_to=fewer)
         _start_when_assembled(turn)
