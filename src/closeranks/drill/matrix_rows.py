@@ -30,7 +30,7 @@ _WHERE_IT_BEGINS: Final = "not applicable: it lasts from its step on; counted wh
 _IN_SCRIPT: Final = "not applicable: in the training thread, counted under forward; the store is written when saving"
 _ANY_MOMENT: Final = "not applicable: links are cut at any moment of a step; counted under collective"
 _LATER_SAVE: Final = "not applicable: the store is not in use; seen at the next save, counted under saving"
-_NO_METRICS: Final = "not run: no accelerator is here whose metrics could be lost; recorded ones are, in tests of detection"
+_NO_METRICS: Final = "not run: no accelerator is here whose metrics could be lost; tests use recorded ones"
 
 Phases = Mapping[Phase, Expected | str]
 
