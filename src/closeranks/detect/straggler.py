@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from closeranks.detect.robust_levels import Others, leave_one_out, trimmed_mean
+from closeranks.detect.robust_levels import Others, leave_one_out, spread_around, trimmed_mean
 
 _TRIMMED_NOISE = 1.06  # standard error of the trimmed mean of normal values, over that of their mean
 _SCALE_OF_DIFFERENCES = 1.4826 / math.sqrt(2)
@@ -36,6 +36,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     slower: float = 0.10  # than the others: 0.1 for a tenth more time
     windows: int = 5
     needed: int = 3  # of the windows
+    grown: float = 0.25  # share of a step by which what is spent in collectives has to grow
     least_steps: int = 5  # in a window
     most_steps: int = 40
     noise: float = 0.033  # a window goes on until the standard error of what it compares is below this share
@@ -114,8 +115,11 @@ def observe(watch: Watch, step: Step) -> tuple[Watch, tuple[Finding, ...]]:
 
 
 def disturbed(watch: Watch) -> Watch:
-    """A recovery or a new membership: the window that is open tells nothing, those before it stand."""
-    return replace(watch, open=(), before_s={})
+    """A recovery or a new membership: the window that is open tells nothing, those before it stand.
+
+    What collectives usually take is learned anew, for it depends on who takes part.
+    """
+    return replace(watch, open=(), before_s={}, usual_s=(), slack_told=False)
 
 
 # --- one window ---------------------------------------------------------------------------------------------------
@@ -228,14 +232,15 @@ def _name(watch: Watch) -> tuple[Watch, tuple[Finding, ...]]:
 
 
 def _look_for_slack(watch: Watch, window: Window) -> tuple[Watch, tuple[Finding, ...]]:
-    """Whether the time outside of everybody's own has grown by a share of the step, in three of five windows."""
+    """Whether the time outside of everybody's own has grown by a share of the step, and beyond its own noise."""
     rule = watch.rule
     if window.apart_s == 0.0:
         return watch, ()
     if len(watch.usual_s) < rule.windows:
         return replace(watch, usual_s=(*watch.usual_s, window.apart_s)), ()
     usual_s = statistics.median(watch.usual_s)
-    longer = [w for w in watch.windows if w.own_s and _longer(w, usual_s, rule)]
+    noise_s = rule.z * spread_around(watch.usual_s, usual_s)
+    longer = [w for w in watch.windows if w.own_s and w.apart_s - usual_s > max(noise_s, _grown_s(w, usual_s, rule))]
     told = len(longer) >= rule.needed
     if told and not watch.slack_told:
         apart_s = statistics.median(w.apart_s for w in longer)
@@ -243,6 +248,5 @@ def _look_for_slack(watch: Watch, window: Window) -> tuple[Watch, tuple[Finding,
     return replace(watch, slack_told=watch.slack_told and bool(longer)), ()
 
 
-def _longer(window: Window, usual_s: float, rule: Rule) -> bool:
-    step_s = usual_s + max(window.own_s.values())
-    return window.apart_s - usual_s > rule.slower * step_s
+def _grown_s(window: Window, usual_s: float, rule: Rule) -> float:
+    return rule.grown * (usual_s + max(window.own_s.values()))
