@@ -328,6 +328,54 @@ class FaultInjected(Event, frozen=True, tag=True):
     moment: str
 
 
+class SeatEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one seat computed in a held attempt, before anybody else's gradients were added."""
+
+    seat: int
+    proc: int
+    finite: bool
+    norm: float | None  # of its gradients; None: not finite
+    fingerprint: str  # of its gradients
+    loss: float | None = None
+
+
+class StepHeld(Event, frozen=True, tag=True):
+    """A suspect attempt was not applied. It is repeated with the same samples, state and random numbers."""
+
+    step: int
+    attempt: int
+    findings: tuple[str, ...]
+    evidence: tuple[SeatEvidence, ...]
+    samples: tuple[int, ...]  # of the data set, in order; seats took slices of them
+    seed: int | None  # with step and seat it determines the random numbers; None: they are the script's own
+
+
+class StepReplayed(Event, frozen=True, tag=True):
+    """A held step was repeated."""
+
+    step: int
+    verdict: str  # "transient", "persistent", "repeated", "correct", "unrepeatable"
+    seats: tuple[int, ...]  # convicted, or to be tried in another process
+    then: str  # "apply", "replay", "skip", "await the supervisor"
+    reason: str
+
+
+class StepSkipped(Event, frozen=True, tag=True):
+    """The step was closed on all seats without its update."""
+
+    step: int
+    reason: str
+
+
+class CurveSeen(Event, frozen=True, tag=True):
+    """The training curve shows a known signature; ``response`` is what it calls for."""
+
+    step: int
+    signature: str
+    response: str
+    reason: str
+
+
 class IncidentOpened(Event, frozen=True, tag=True):
     """One or more errors are treated as one incident from now on."""
 
@@ -629,6 +677,10 @@ AnyEvent = (
     | DeadlineChanged
     | StackCaptured
     | FaultInjected
+    | StepHeld
+    | StepReplayed
+    | StepSkipped
+    | CurveSeen
     | IncidentOpened
     | IncidentWidened
     | Diagnosed

@@ -131,7 +131,7 @@ def test_words_that_rule_a_fault_out_do_so():
         (traceback_of("RuntimeError: something else"), {"rank": 0, "file": "again"}),
     )
     assert verdict.fault == "device-side assert"
-    assert [item.reason for item in verdict.rejected if item.fault == "runtime error"][0].startswith(
+    assert next(item.reason for item in verdict.rejected if item.fault == "runtime error").startswith(
         "the words rule it"
     )
 

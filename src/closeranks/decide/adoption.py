@@ -97,7 +97,7 @@ def _carried(settings: Settings, known: Known, now_s: float) -> State:
 
 
 def _shrunk_to(settings: Settings, known: Known, old: State) -> int:
-    """As the memo has it, which may know of a size that no term has had yet; the record may be of a later term, though."""
+    """As the memo has it, which may know of a size that no term has had yet, unless the record is of a later term."""
     if known.memo is not None and old.term >= known.term:
         return old.shrunk_to
     return len(known.members) if 0 < len(known.members) < settings.seats else 0

@@ -40,8 +40,12 @@ def _fitness(turn: Turn, host: str) -> Fit | NotYet:
     return fit_for(rules.work_h, turn.state.register.nodes[host].hours, rules.infant_h)
 
 
-def look_at_own(turn: Turn) -> None:
-    """The only node of a run: whoever started it there meant it, and is told what is known."""
+def look_back(turn: Turn) -> None:
+    """The run begins, and the history of nodes is there: those that came before it are judged by it now.
+
+    Who starts a run of one node on a node that is kept out meant it, and is told what is known.
+    """
+    turn.update(nodes={name: node for name, node in turn.state.nodes.items() if let_in(turn, node)})
     host = turn.state.settings.host
     if not host:
         return

@@ -109,7 +109,8 @@ def _attempts(
 def _nodes_of(seats: Iterable[int], seatings: Sequence[_Seating], at_s: float) -> set[str]:
     index = bisect.bisect_right(seatings, at_s, key=lambda seating: seating.at_s) - 1
     nodes = seatings[index].nodes if index >= 0 else ()
-    return {nodes[seat] if seat < len(nodes) else "" for seat in seats}
+    # Seats beyond those of a known term are not there: the group went on with fewer.
+    return {nodes[seat] if nodes else "" for seat in seats if seat < len(nodes) or not nodes}
 
 
 def _joined(attempt: _Attempt, seats: int, *, repeated: bool) -> Record:

@@ -15,6 +15,7 @@ from closeranks.events import (
     CoordinatorBegan,
     CoordinatorFollowed,
     CoordinatorLost,
+    CurveSeen,
     DeadlineChanged,
     Decided,
     Diagnosed,
@@ -51,6 +52,9 @@ from closeranks.events import (
     StackCaptured,
     StateLoaded,
     StepClosed,
+    StepHeld,
+    StepReplayed,
+    StepSkipped,
     StoreOpened,
     StragglerNamed,
     TermBegan,
@@ -86,6 +90,10 @@ _TROUBLES = (
     IncidentOpened,
     IncidentWidened,
     FaultInjected,
+    StepHeld,
+    StepReplayed,
+    StepSkipped,
+    CurveSeen,
     SignalReceived,
     SaveFailed,
     TierMissed,
@@ -207,6 +215,14 @@ def _describe_trouble(event: AnyEvent) -> str:
         case FaultInjected():
             place = "" if event.seat is None else f" in seat {event.seat}"
             return f"drill: {event.fault}{place} at step {event.step}, {event.moment}"
+        case StepHeld():
+            return f"step {event.step} held in attempt {event.attempt}: {'; '.join(event.findings)}"
+        case StepReplayed():
+            return f"step {event.step} replayed: {event.verdict}, {event.then}: {event.reason}"
+        case StepSkipped():
+            return f"step {event.step} closed without its update: {event.reason}"
+        case CurveSeen():
+            return f"{event.signature} at step {event.step}: {event.response}; {event.reason}"
         case IncidentOpened():
             return f"incident {event.incident} opened: {event.summary}"
         case IncidentWidened():

@@ -135,7 +135,7 @@ class Carry:
                 self._watch.stragglers.recovered(decision.event.first_step_s)
         elif isinstance(decision.event, Decided):
             self._keeping.loss_seen(decision.event.rung)
-        elif isinstance(decision.event, ErrorSeen) and decision.event.detector == Seen.DIGEST.value:
+        elif isinstance(decision.event, ErrorSeen) and decision.event.detector in (Seen.DIGEST, Seen.OUTVOTED):
             self._keeping.suspect(decision.event.detail)
         elif isinstance(decision.event, CorruptionSuspected):
             self._keeping.doubt(decision.event.source)

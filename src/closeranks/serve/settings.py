@@ -9,6 +9,7 @@ import msgspec
 
 from closeranks.serve.http.server import Limits
 from closeranks.serve.http.upstream import Target
+from closeranks.serve.sessions.settings import SessionSettings
 from closeranks.serve.stream.pace import PaceLimits
 from closeranks.serve.stream.policy import StreamPolicy
 from closeranks.toml_text import Misfit, blame, read_toml
@@ -68,6 +69,7 @@ class Settings(_Part, frozen=True):
     replica: tuple[ReplicaSettings, ...] = ()
     streams: StreamPolicy = StreamPolicy()
     stall: PaceLimits = PaceLimits()
+    sessions: SessionSettings = SessionSettings()
 
 
 def parse(text: str, name: str) -> Settings:

@@ -276,6 +276,13 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
         inner_future.add_done_callback(finish)
         return OuterWork(flight.future, world)
 
+    def _show(self, tensors: Any) -> None:
+        """Gradients are what is reduced inside of backward."""
+        show = self._world.on_gradients
+        if show is not None and torch._C._current_graph_task_id() != -1:
+            for tensor in tensors:
+                show(tensor)
+
     def _begin_record(self, operation: str, result: Any) -> Callable[[Any], None] | None:
         setup = self._world.setup
         if not isinstance(setup, setup_record.Recorder):
@@ -290,6 +297,7 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
     # --- collectives; the signatures are torch's ----------------------------------------------------------------
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        self._show(tensors)
         return self._run("allreduce", tensors, lambda b: b.allreduce(tensors, opts or c10d.AllreduceOptions()))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
@@ -348,6 +356,7 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
     def reduce_scatter_single(self, output: Any, value: Any, opts: Any = None) -> Any:
         opts = opts or c10d.ReduceScatterOptions()
         names = ("reduce_scatter_single", "_reduce_scatter_base")
+        self._show([value])
         return self._run("reduce_scatter_single", [output], lambda b: _either(b, *names)(output, value, opts))
 
     _reduce_scatter_base = reduce_scatter_single

@@ -79,6 +79,7 @@ class World:
         self.own = OwnTime(vitals)
         self.backward_seen = True
         self.on_backward: Callable[[], None] = lambda: None  # before the first collective of a backward pass
+        self.on_gradients: Callable[[torch.Tensor], None] | None = None  # of this seat, about to be reduced
         self.on_launched: Callable[[], None] | None = None  # drills strike here
         self.tamper: Callable[[str, Any, Call], Call | None] | None = None  # drills change what is launched
         self.on_poison: Callable[[int, str], None] = lambda _term, _detail: None
