@@ -152,23 +152,22 @@ def _standard_error(noise: float, steps: int, processes: int) -> float:
 def _close(watch: Watch, levels: Mapping[int, Sequence[float]], noise: float) -> tuple[Watch, tuple[Finding, ...]]:
     steps, rule = watch.open, watch.rule
     means = {proc: trimmed_mean(one) for proc, one in levels.items()}
-    spreads = [w.spread for w in watch.windows[-rule.windows + 1 :]]
-    slow: dict[int, float] = {}
-    z: dict[int, float] = {}
-    found = leave_one_out(means) if len(means) >= _LEAST_PROCESSES else {}
+    others = leave_one_out(means) if len(means) >= _LEAST_PROCESSES else {}
     error = _standard_error(noise, len(steps), len(means))
-    for proc, others in found.items():
-        scale = max(statistics.median((*spreads, others.spread)), error)
-        excess = means[proc] / others.middle - 1
-        if excess > rule.slower and excess * others.middle > rule.z * scale:
-            slow[proc], z[proc] = excess, excess * others.middle / scale if scale > 0 else math.inf
+    spreads = [w.spread for w in watch.windows[-rule.windows + 1 :]]
+    # The spread of this window alone is that of few values: those before it steady it.
+    scales = {proc: max(statistics.median((*spreads, o.spread)), error) for proc, o in others.items()}
+    excesses = {proc: means[proc] - o.middle for proc, o in others.items()}
+    z = {proc: excess / scales[proc] if scales[proc] else math.inf for proc, excess in excesses.items()}
+    slower = {proc: excess / others[proc].middle for proc, excess in excesses.items()}
+    slow = {proc: share for proc, share in slower.items() if share > rule.slower and z[proc] > rule.z}
     window = Window(
         steps=len(steps),
         own_s={proc: trimmed_mean([s.own_s[proc] for s in steps if proc in s.own_s]) for proc in means},
         slow=slow,
-        z=z,
+        z={proc: z[proc] for proc in slow},
         sections_s=_per_step(watch.before_s, steps[-1].totals_s, len(steps)),
-        spread=_calmest(found),
+        spread=_calmest(others),
         apart_s=_apart_s(steps),
     )
     watch = replace(
@@ -183,9 +182,9 @@ def _close(watch: Watch, levels: Mapping[int, Sequence[float]], noise: float) ->
     return watch, (*named, *slack)
 
 
-def _calmest(found: Mapping[int, Others]) -> float:
+def _calmest(others: Mapping[int, Others]) -> float:
     """The least of the spreads: of three processes, two see in theirs the third, which may be the slow one."""
-    return min((others.spread for others in found.values()), default=0.0)
+    return min((o.spread for o in others.values()), default=0.0)
 
 
 def _per_step(
