@@ -1,5 +1,8 @@
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 from hypothesis import settings
@@ -9,6 +12,10 @@ HERE = Path(__file__).parent
 # A hundred processes of these tests would each compile the sources anew, and so would pytest.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# What runs of these tests remember of nodes is nobody else's.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="closeranks-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 # A busy machine makes single examples slow; what a test may take as a whole is pytest's to say.
 settings.register_profile("repo", deadline=None)

@@ -151,13 +151,32 @@ CORRUPT_REPLICA: Final = Fault(
     summary="State that must be equal on all seats differs on this one.",
     advice="Test the device and memory of this seat before using it again; look for code that updates one rank only.",
 )
+WRONG_RESULT: Final = Fault(
+    name="wrong result",
+    persistence=Persistence.INTERMITTENT,
+    manifestation=Manifestation.WRONG_VALUE,
+    scope=Scope.DEVICE,
+    summary="A seat computed something else when the very same step was repeated.",
+    advice="Test the device and memory of this seat before using it again; the job went on with the repeated step.",
+)
+BAD_NUMERICS: Final = Fault(
+    name="bad numerics",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.WRONG_VALUE,
+    scope=Scope.JOB,
+    summary="Losses or gradients are wrong, and they are the same each time the step is repeated.",
+    advice="Look at the samples of that step, the learning rate and the loss scale; choose what is done with cr.Guard.",
+)
 OUT_OF_MEMORY: Final = Fault(
     name="out of memory",
     persistence=Persistence.DETERMINISTIC,
     manifestation=Manifestation.CRASH,
     scope=Scope.NODE,
     summary="The node or the device had no memory left for the process.",
-    advice="Use a smaller batch or model, fewer loader workers, or a bigger limit; the same step needs it again.",
+    advice=(
+        "Use a smaller batch or model, fewer loader workers, or a bigger limit; or have batches split finer by itself: "
+        "step.micro_batches(job.accumulation(1)), see docs/recovery.md."
+    ),
 )
 DISK_FULL: Final = Fault(
     name="disk full",
@@ -198,6 +217,14 @@ RECOVERY_STUCK: Final = Fault(
     scope=Scope.JOB,
     summary="A recovery did not get through one of its phases in time.",
     advice="Read the phases of the incident: the one it stopped in, and the captured stacks, tell what was awaited.",
+)
+BAD_RECOVERY: Final = Fault(
+    name="bad recovery",
+    persistence=Persistence.UNKNOWN,
+    manifestation=Manifestation.WRONG_VALUE,
+    scope=Scope.JOB,
+    summary="After a recovery the losses or gradient norms were not what they had been before.",
+    advice="Compare the losses around the incident; look for state that the script changes and does not protect.",
 )
 UNKNOWN: Final = Fault(
     name="unknown",
@@ -491,12 +518,15 @@ CATALOGUE: Final = MappingProxyType(
             MISMATCHED_COLLECTIVE,
             NETWORK_LOSS,
             CORRUPT_REPLICA,
+            WRONG_RESULT,
+            BAD_NUMERICS,
             OUT_OF_MEMORY,
             DISK_FULL,
             NODE_LOST,
             DOMAIN_LOST,
             COORDINATOR_LOST,
             RECOVERY_STUCK,
+            BAD_RECOVERY,
             UNKNOWN,
             DEVICE_OUT_OF_MEMORY,
             OOM_KILL,

@@ -11,6 +11,9 @@ from typing import Any
 import msgspec
 
 from closeranks import frames
+from closeranks.decide.suspicion import Cause
+from closeranks.detect.numerics import Signature
+from closeranks.events import SeatEvidence
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
@@ -146,6 +149,12 @@ class Adopted(_Message, frozen=True, tag=True):
     step: int
 
 
+class Splits(_Message, frozen=True, tag=True):
+    """The script asks us how finely it should split its batches (``job.accumulation``): this seat can go so far."""
+
+    finer: int  # the most times that a batch can be split finer than the script means to; 1: it cannot
+
+
 class Pong(_Message, frozen=True, tag=True):
     """The control thread is alive."""
 
@@ -165,6 +174,41 @@ class Timer(_Message, frozen=True, tag=True):
     count: int
     p50_s: float
     p99_s: float
+
+
+class Held(_Message, frozen=True, tag=True):
+    """A suspect attempt was not applied; the step is repeated."""
+
+    step: int
+    attempt: int
+    findings: tuple[str, ...]
+    evidence: tuple[SeatEvidence, ...]
+    samples: tuple[int, ...]
+    seed: int | None
+
+
+class Ruled(_Message, frozen=True, tag=True):
+    """What all seats concluded from an attempt. Every seat says it when the supervisor is to act."""
+
+    term: int
+    step: int
+    verdict: str  # of a replay; "": there was none
+    then: str
+    cause: Cause
+    seats: tuple[int, ...]
+    stop: bool
+    roll_back: bool
+    reason: str
+    record: bool  # this seat's word goes to the journal, as the lowest one that is not convicted
+
+
+class CurveSeen(_Message, frozen=True, tag=True):
+    """The training curve shows a signature."""
+
+    term: int
+    step: int
+    signature: Signature
+    act: bool  # the script wants it answered, if the answer is to roll back
 
 
 class Injected(_Message, frozen=True, tag=True):
@@ -193,9 +237,13 @@ WorkerMessage = (
     | Adopted
     | Replayed
     | Failed
+    | Splits
     | Pong
     | Stack
     | Timer
+    | Held
+    | Ruled
+    | CurveSeen
     | Injected
 )
 
@@ -219,6 +267,7 @@ class Seat(_Message, frozen=True, tag=True):
     size: int
     store_host: str
     store_port: int
+    finer: int = 1  # so many times finer than the script means to, batches are split
     descriptors: int = 0  # that come with it: page and set-up record, for a process that had no seat
 
 

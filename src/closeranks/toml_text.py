@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator
-from typing import Any, TypeVar, get_args, get_type_hints
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -76,10 +76,18 @@ def _unknown_keys(tree: dict[str, Any], kind: type[msgspec.Struct], path: Path) 
         inner = _struct_in(fields[key])
         if inner is None:
             continue
-        entries = list(enumerate(value)) if isinstance(value, list) else [(None, value)]
-        for index, entry in entries:
+        for place, entry in _entries(fields[key], value):
             if isinstance(entry, dict):
-                yield from _unknown_keys(entry, inner, (*path, key) if index is None else (*path, key, index))
+                yield from _unknown_keys(entry, inner, (*path, key, *place))
+
+
+def _entries(hint: Any, value: Any) -> list[tuple[Path, Any]]:
+    """The tables below a key, each with its place there: one, those of a list, or those of a mapping by their names."""
+    if isinstance(value, list):
+        return [((index,), entry) for index, entry in enumerate(value)]
+    if isinstance(value, dict) and get_origin(hint) is Mapping:
+        return [((name,), entry) for name, entry in value.items()]
+    return [((), value)]
 
 
 def _struct_in(hint: Any) -> type[msgspec.Struct] | None:
@@ -117,7 +125,7 @@ def _line_of(text: str, path: Path) -> int:
     here: list[str] = []
     table_line = 0
     for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*\[+\s*([\w.\"-]+)\s*\]", line):
+        if header := re.match(r'\s*\[+\s*((?:[\w.-]|"[^"]*")+)\s*\]', line):
             here = header[1].replace('"', "").split(".")
             count = seen[header[1]] = seen.get(header[1], -1) + 1
             if here in (tables, whole) and count == wanted:

@@ -67,9 +67,7 @@ def resumed_by_hand(folder, step: int) -> dict:
             log.append_as_visitor(Verified(generation=one.number, held=False, detail="another run made it"))
     hand = folder / "hand"
     hand.mkdir()
-    trial = Trial(
-        hand, "--store", str(folder / "store"), "--resume", "auto", TOY, str(STEPS), str(STEP_MS)
-    )
+    trial = Trial(hand, "--store", str(folder / "store"), "--resume", "auto", TOY, str(STEPS), str(STEP_MS))
     try:
         ended = trial.end()
     finally:

@@ -421,7 +421,7 @@ def test_digests_without_a_majority_roll_back_to_what_is_trusted():
     world.run()
     assert [e.rung for e in world.events(Decided)] == [Rung.SPARE, Rung.ROLL_BACK]
     assert world.of(StartGroup)[1].origin is Origin.VERIFIED
-    assert "may hold what made the digests differ" in world.events(Decided)[1].reason
+    assert "may hold what is wrong" in world.events(Decided)[1].reason
 
 
 def test_asked_to_stop_once_finishes_the_step_and_leaves():

@@ -15,7 +15,9 @@ from closeranks.decide.state import Deadlines, Group, Life, Node, Settings, Stat
 from closeranks.events import Decided, ErrorSeen, IncidentClosed, Rung
 
 
-def world_of(nodes, needed=3, *, least=1, at_step=None, spares=0, save_every=4, patience_s=30.0):
+def world_of(  # noqa: PLR0913 - a world has many dials, and each test turns one
+    nodes, needed=3, *, least=1, at_step=None, spares=0, save_every=4, patience_s=30.0
+):
     """Two seats a node; ``at_step``: what happens when that step is closed."""
     wanted = Settings(
         seats=2 * needed,
@@ -87,7 +89,6 @@ def test_spares_that_were_warmed_for_another_size_end_before_the_group_starts():
 def test_a_run_begins_with_fewer_where_nodes_do_not_come():
     world = world_of(["n0", "n2"], least=2).run()
     assert sizes(world) == [4]
-    assert world.decisions[0][0] == 0 or world.of(StartGroup)
     told = [e.detail for e in world.events(ErrorSeen)]
     assert told == ["2 of 3 nodes joined, n1 did not within 30 s: the run begins with 4 of 6 seats"]
     assert world.ended.outcome == "completed"

@@ -1,10 +1,10 @@
 import itertools
 
 import pytest
+from tests.diagnose.logs import gather, traceback_of, verdict_on
 
 from closeranks.diagnose.evidence import Evidence, Place, Source, Standing, Unit
 from closeranks.diagnose.judge import judge
-from tests.diagnose.logs import gather, traceback_of, verdict_on
 
 RESET = (
     "RuntimeError: [/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:1258: Connection reset by peer. "
@@ -131,7 +131,7 @@ def test_words_that_rule_a_fault_out_do_so():
         (traceback_of("RuntimeError: something else"), {"rank": 0, "file": "again"}),
     )
     assert verdict.fault == "device-side assert"
-    assert [item.reason for item in verdict.rejected if item.fault == "runtime error"][0].startswith(
+    assert next(item.reason for item in verdict.rejected if item.fault == "runtime error").startswith(
         "the words rule it"
     )
 

@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from closeranks.decide.policy import shown
 from closeranks.launch.slurm import SlurmProblem, slurm_defaults
 from closeranks.run.folder import FolderError, claim, default_folder, read_run_file, release
 from closeranks.run.guardian import guard
@@ -21,6 +22,7 @@ from closeranks.run.options import (
     AUTO,
     STORE_AUTHORITY,
     HelpAsked,
+    PolicyAsked,
     RunOptions,
     Target,
     UsageError,
@@ -50,12 +52,14 @@ what to run:
 
 recovery:
   --spares N            warmed processes that wait to replace a lost one (default 0)
-  --max-restarts N      restarts of the whole group from nothing (default 3)
+  --max-restarts N      restarts of the whole group from nothing (default 3, or as the policy says)
   --min-deadline S      least silence of a rank that counts as stuck, in seconds (learned from the run)
   --max-deadline S      silence that always counts as stuck (learned from the run)
   --silence S           allowed silence of the output of a script without the library (default 900)
-  --join-timeout S      from the first rank that joins to the last (default 600)
+  --join-timeout S      from the first rank that joins to the last (default 600, or as the policy says)
   --grace S             from the request to end to SIGKILL, for each process (default 30)
+  --policy FILE         what may be done about which fault, budgets, quarantine, canary (docs/recovery.md)
+  --show-policy         print the policy that would hold, each value with its origin, and run nothing
   --on-incident CMD     shell command, called when an incident opens and closes;
                         CLOSERANKS_INCIDENT, CLOSERANKS_INCIDENT_EDGE and others tell it which
 
@@ -74,7 +78,8 @@ state that lasts:
   --job NAME            a store belongs to one job (default: the name of the script)
 
 several nodes (the same command on each; docs/nodes.md):
-  --nnodes N            nodes that hold seats; any further supervisor of the run waits as a spare node (default 1)
+  --nnodes N|MIN:MAX    nodes that hold seats; any further supervisor of the run waits as a spare node (default 1);
+                        MIN:MAX: so few may go on with fewer seats where no other comes in --node-patience
   --node-rank K         number of this node, 0 and up
   --run-id NAME         the same on all nodes, new for every run (also --rdzv-id)
   --authority WHERE     where the leader is elected: etcd://HOST:PORT[,...], sqlite:PATH on a shared machine, or store
@@ -124,6 +129,11 @@ def main(argv: Sequence[str]) -> int:
         folder = _folder(options, tuple(argv))
     except HelpAsked:
         sys.stdout.write(HELP)
+        return 0
+    except PolicyAsked as asked:
+        from closeranks.run.brain import effective  # the controller: only where it is asked for
+
+        sys.stdout.write(shown(effective(asked.options)))
         return 0
     except (UsageError, FolderError) as error:
         sys.stderr.write(f"closeranks run: {error}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 
@@ -15,10 +16,12 @@ from closeranks.decide.adoption import Known, KnownNode, adopt
 from closeranks.decide.membership import occupants, replaceable
 from closeranks.decide.memo import Memo, decode, encode, memo_of, worth_sending
 from closeranks.decide.protocol import BeginTerm, Begun, Decision, Fact, StartGroup
+from closeranks.decide.quarantine import Register, moved
 from closeranks.decide.sizing import fewer_seats
 from closeranks.decide.state import State
 from closeranks.nodes import words
 from closeranks.run.brain import settings_of
+from closeranks.run.node_history import HistoryProblem, NodeHistory, file_of
 from closeranks.run.options import RunOptions
 
 
@@ -26,6 +29,7 @@ class Mind:
     """Owns the controller's state while this candidate leads."""
 
     def __init__(self, options: RunOptions, tenure: Tenure) -> None:
+        self._options = options
         self._settings = settings_of(options)
         self._tenure = tenure
         self._state: State | None = None
@@ -47,7 +51,15 @@ class Mind:
     def begin(self) -> tuple[Decision, ...]:
         """The run starts with this coordinator."""
         self._state = msgspec.structs.replace(controller.initial(self._settings), next_proc=self._first_proc())
-        return self.step(Begun())
+        return self.step(Begun(register=self._register()))
+
+    def _register(self) -> Register:
+        """What earlier runs remember of nodes; without that history nothing is held against any."""
+        try:
+            found = NodeHistory(file_of(self._options, os.environ)).read()
+        except HistoryProblem:
+            return Register()
+        return moved(found, time.monotonic() - time.time())
 
     def adopt(self, present: Iterable[Attendee], reason: str) -> tuple[Decision, ...]:
         """Go on with what is there: the record, and what these nodes reported."""
@@ -114,6 +126,7 @@ def _known(attendee: Attendee, report: words.Report) -> KnownNode:
         name=attendee.node,
         slots=0 if introduction is None else introduction.slots,
         domains={} if introduction is None else introduction.domains,
+        host="" if introduction is None else introduction.hostname,
         procs=report.procs,
         ended=report.ended,
         closed_step=report.closed_step,

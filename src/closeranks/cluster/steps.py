@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from closeranks.decide.protocol import StepDone
 from closeranks.nodes.words import Beat, ClosedHere, SeatSign
+from closeranks.run.tally import mean_of
 from closeranks.signs import Reading
 
 _KEPT = 4096  # closed steps of a node that wait for the others
@@ -15,7 +18,7 @@ class Steps:
     """Counts a step once every node with a seat has closed it."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, dict[int, float]] = {}  # by node with seats: durations of steps it closed, by step
+        self._nodes: dict[str, dict[int, ClosedHere]] = {}  # by node with seats: the steps it closed, by step
         self._newest: dict[str, int] = {}
         self._done = -1
         self._behind = 0  # nodes that have closed nothing after it: only the last of them can move it
@@ -27,10 +30,9 @@ class Steps:
 
     def begin(self, nodes: Iterable[str], step: int) -> tuple[StepDone, ...]:
         """The seats sit on these nodes, and go on after ``step``: that one is done, later ones are void."""
-        durations = [d for closed in self._nodes.values() if (d := closed.get(step)) is not None]
+        news = () if step <= self._done else (self._close(step),)
         self._newest = dict.fromkeys(nodes, step)
         self._nodes = {node: {} for node in self._newest}
-        news = () if step <= self._done else (StepDone(step=step, duration_s=max(durations, default=0.0)),)
         self._done = step
         self._behind = len(self._newest)
         return news
@@ -50,7 +52,7 @@ class Steps:
         was_behind = self._newest[node] <= self._done
         for one in closed:
             if one.step > self._done:
-                steps[one.step] = one.duration_s
+                steps[one.step] = one
                 self._newest[node] = max(self._newest[node], one.step)
         for old in sorted(steps)[: max(0, len(steps) - _KEPT)]:
             del steps[old]
@@ -67,7 +69,13 @@ class Steps:
 
     def _close(self, step: int) -> StepDone:
         self._done = step
-        return StepDone(step=step, duration_s=max((c.pop(step, 0.0) for c in self._nodes.values()), default=0.0))
+        parts = [part for closed in self._nodes.values() if (part := closed.pop(step, None)) is not None]
+        return StepDone(
+            step=step,
+            duration_s=max((part.duration_s for part in parts), default=0.0),
+            loss=mean_of(part.loss for part in parts),
+            grad_norm=mean_of(part.grad_norm for part in parts),
+        )
 
 
 class Signs:
@@ -86,6 +94,11 @@ class Signs:
         """The node is gone."""
         self._signs.pop(node, None)
 
+    def sections(self, nodes: Iterable[str]) -> dict[int, Mapping[str, float]]:
+        """By process: seconds spent in each named operation, as last told."""
+        signs = (sign for node in nodes for sign in self._signs.get(node, ()))
+        return {sign.proc: sign.sections_s for sign in signs}
+
     def readings(self, nodes: Iterable[str], procs: Mapping[int, int]) -> dict[int, Reading]:
         """By process, those on ``nodes`` that sit where the newest term put them (``procs``: process to seat)."""
         found: dict[int, Reading] = {}
@@ -98,4 +111,4 @@ class Signs:
 
 def _shifted(sign: SeatSign, shift_ns: int) -> SeatSign:
     reading = sign.reading._replace(moved_ns=sign.reading.moved_ns + shift_ns)
-    return SeatSign(proc=sign.proc, seat=sign.seat, asked=sign.asked, reading=reading)
+    return replace(sign, reading=reading)

@@ -31,6 +31,7 @@ class KnownNode(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     slots: int
     domains: dict[str, str] = {}
+    host: str = ""
     procs: tuple[KnownProc, ...] = ()  # all that live there
     ended: tuple[ProcEnded, ...] = ()  # the last that ended there
     closed_step: int = -1  # newest step closed by all seats of this node, -1: none
@@ -96,14 +97,14 @@ def _carried(settings: Settings, known: Known, now_s: float) -> State:
 
 
 def _shrunk_to(settings: Settings, known: Known, old: State) -> int:
-    """As the memo has it, which may know of a size that no term has had yet; the record may be of a later term, though."""
+    """As the memo has it, which may know of a size that no term has had yet, unless the record is of a later term."""
     if known.memo is not None and old.term >= known.term:
         return old.shrunk_to
     return len(known.members) if 0 < len(known.members) < settings.seats else 0
 
 
 def _nodes(known: Known, old: State) -> dict[str, Node]:
-    there = {n.name: Node(name=n.name, slots=n.slots, domains=dict(n.domains)) for n in known.nodes}
+    there = {n.name: Node(name=n.name, slots=n.slots, domains=dict(n.domains), host=n.host) for n in known.nodes}
     # A node that was lost under this very term cannot be a member of it again. Of an older one it could.
     lost = old.lost_nodes if old.group.term == known.term else {}
     for name, seats in Counter(known.places).items():

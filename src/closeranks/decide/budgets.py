@@ -27,6 +27,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cold_restarts: int = 3  # restarts of the group from nothing, in the whole run
     same_cause: Intensity = Intensity(most=5, period_s=600.0)  # of one cause on one seat
     incidents: Intensity = Intensity(most=100, period_s=3600.0)  # of any cause on any seat
+    roll_backs: int = 2  # because training was not what it had been after a recovery, in the whole run
     spare_starts: Intensity = Intensity(most=10, period_s=600.0)  # refills after use or death, per wanted spare
 
 
@@ -46,6 +47,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     starts: int = 0
     colds: int = 0
+    roll_backs: int = 0
     incidents: tuple[float, ...] = ()
     spares: tuple[float, ...] = ()
     causes: Mapping[tuple[str, int | str], tuple[float, ...]] = {}  # by cause and place
@@ -101,6 +103,14 @@ def charge_cold(ledger: Ledger) -> tuple[Ledger, Within | Exceeded]:
     if ledger.colds >= most:
         return ledger, Exceeded(reason=f"all {most} cold restarts are used up (--max-restarts)")
     return msgspec.structs.replace(ledger, colds=ledger.colds + 1), Within()
+
+
+def charge_roll_back(ledger: Ledger) -> tuple[Ledger, Within | Exceeded]:
+    """A return to an older state, because the newer one did not work out."""
+    most = ledger.limits.roll_backs
+    if ledger.roll_backs >= most:
+        return ledger, Exceeded(reason=f"all {most} roll backs for that reason are used up")
+    return msgspec.structs.replace(ledger, roll_backs=ledger.roll_backs + 1), Within()
 
 
 def charge_spare(ledger: Ledger, wanted: int, now_s: float) -> tuple[Ledger, Within | Exceeded]:

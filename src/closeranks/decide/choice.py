@@ -5,21 +5,29 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from closeranks.decide import budgets, ladder, membership
+from closeranks.decide.answers import Answer, answer_to
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.state import Incident, Life, State
 from closeranks.decide.turn import Turn
 from closeranks.events import Decided, Phase, Rung
 
 FROM_SCRATCH = (Rung.SHRINK, Rung.COLD_RESTART, Rung.ROLL_BACK)  # the group ends and starts again
-_UNTRUSTED = frozenset({Seen.DIGEST, Seen.NO_DONOR})
+_UNTRUSTED = frozenset({Seen.DIGEST, Seen.NO_DONOR, Seen.CANARY, Seen.DIVERGED})
 
 
-def choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless: str) -> ladder.Choice:
-    """Book the trouble and choose; the budget of what is chosen is charged."""
+def choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless: str, relieved: bool) -> ladder.Choice:
+    """Book the trouble and choose; the budget of what is chosen is charged.
+
+    ``relieved``: what caused it was changed, so that the answer to the fault holds no longer.
+    """
     state, incident = turn.state, turn.incident()
     members = membership.occupants(state).values()
     empty, placed = membership.empty_seats(state), membership.placements(state)
-    restarted, cold_budget = _restart(state, trouble, start_up=start_up)
+    restarted: budgets.Ledger = state.ledger
+    cold_budget: budgets.Within | budgets.Exceeded = budgets.Within()
+    if not relieved:
+        restarted, cold_budget = _restart(state, trouble, start_up=start_up)
+    answer = Answer() if relieved else answer_to(state.settings.answers, fault)
     situation = ladder.Situation(
         fault=fault,
         lost=len(empty),
@@ -39,15 +47,19 @@ def choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless
         budget=_book(turn, trouble, fault, first=incident.rung is Rung.STOP),
         cold_budget=cold_budget,
         saved_step=state.saved_step,
-        suspect=trouble.detail if trouble.seen is Seen.DIGEST else "",
+        suspect=trouble.detail if answer.back_to_verified else state.suspicion,
+        wait_s=answer.wait_s if Rung.REGROUP in incident.failures else 0.0,
+        answer=answer,
     )
     turn.phase(Phase.DECIDE)
     choice = ladder.choose(situation)
     if choice.rung in FROM_SCRATCH:
-        turn.update(ledger=replace(turn.state.ledger, starts=restarted.starts, colds=restarted.colds))
+        spent_on = {"starts": restarted.starts, "colds": restarted.colds, "roll_backs": restarted.roll_backs}
+        turn.update(ledger=replace(turn.state.ledger, **spent_on))
     term = turn.state.term + (choice.rung is not Rung.STOP)
     turn.note(Decided(incident=incident.number, rung=choice.rung, term=term, reason=choice.reason))
-    turn.update(incident=replace(turn.incident(), rung=choice.rung))
+    not_before_s = turn.now_s + situation.wait_s if choice.rung is Rung.REGROUP else 0.0
+    turn.update(incident=replace(turn.incident(), rung=choice.rung, not_before_s=not_before_s))
     return choice
 
 
@@ -56,6 +68,8 @@ def _restart(
 ) -> tuple[budgets.Ledger, budgets.Within | budgets.Exceeded]:
     if trouble.seen is Seen.COORDINATOR and not state.group.looped:
         return state.ledger, budgets.Within()  # the group had done nothing yet, and did nothing wrong
+    if trouble.seen is Seen.CANARY:
+        return budgets.charge_roll_back(state.ledger)
     return budgets.charge_start(state.ledger) if start_up else budgets.charge_cold(state.ledger)
 
 

@@ -11,7 +11,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from closeranks.decide import endings, exits, membership, nodes, recovery, reports, trouble
+from closeranks.decide import (
+    blame,
+    convictions,
+    endings,
+    exits,
+    membership,
+    memory,
+    nodes,
+    recovery,
+    reports,
+    trouble,
+)
 from closeranks.decide.budgets import Ledger
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.pace import Pace
@@ -33,9 +44,13 @@ from closeranks.decide.protocol import (
     ProcRegrouped,
     ProcRestored,
     ProcResumed,
+    ProcSplits,
     ProcStuck,
+    StateCleared,
     StateSaved,
+    StateSuspected,
     StepDone,
+    StepRuled,
     StopAsked,
     TermPoisoned,
     Tick,
@@ -84,7 +99,8 @@ def _member(turn: Turn, number: int, term: int) -> Proc | None:
 
 def _begun(turn: Turn, fact: Begun) -> None:
     if turn.state.life is Life.NEW:
-        turn.update(saved_step=fact.saved_step)
+        turn.update(saved_step=fact.saved_step, register=fact.register)
+        blame.look_back(turn)
         nodes.assemble(turn)
 
 
@@ -196,9 +212,19 @@ def _resumed(turn: Turn, fact: ProcResumed) -> None:
         turn.stage(proc, Stage.LOOPING)
 
 
+def _ruled(turn: Turn, fact: StepRuled) -> None:
+    if _member(turn, fact.proc, fact.term) is not None:
+        convictions.ruled(turn, fact)
+
+
 def _state_saved(turn: Turn, fact: StateSaved) -> None:
     # The newest, not the highest: after a roll back the steps that were given up do not count.
     turn.update(saved_step=fact.step)
+
+
+def _splits(turn: Turn, fact: ProcSplits) -> None:
+    if _living(turn, fact.proc) is not None:
+        memory.can_split(turn, fact.finer)
 
 
 def _group_loaded(turn: Turn, fact: GroupLoaded) -> None:
@@ -206,12 +232,23 @@ def _group_loaded(turn: Turn, fact: GroupLoaded) -> None:
     if state.life is not Life.RUNNING or state.group.looped:
         return
     turn.update_group(newest_step=fact.step, plan_step=fact.step)
+    if state.group.trusted:
+        recovery.clear_by_loading(turn, fact.step)
     if state.incident is not None:
         turn.update(incident=replace(state.incident, plan_step=fact.step))
 
 
 def _step_done(turn: Turn, fact: StepDone) -> None:
-    endings.step_done(turn, fact.step, fact.duration_s)
+    if endings.step_done(turn, fact):
+        recovery.watch_canary(turn, fact)
+
+
+def _state_suspected(turn: Turn, fact: StateSuspected) -> None:
+    recovery.suspect(turn, fact.source, fact.detail)
+
+
+def _state_cleared(turn: Turn, fact: StateCleared) -> None:
+    recovery.clear(turn, fact.source, fact.detail)
 
 
 def _finished(turn: Turn, fact: ProcFinished) -> None:
@@ -241,9 +278,13 @@ _HANDLERS: dict[type[Fact], Callable[[Turn, Any], None]] = {
     ProcRegrouped: _regrouped,
     ProcRestored: _restored,
     ProcResumed: _resumed,
+    StepRuled: _ruled,
+    ProcSplits: _splits,
     StateSaved: _state_saved,
     GroupLoaded: _group_loaded,
     StepDone: _step_done,
+    StateSuspected: _state_suspected,
+    StateCleared: _state_cleared,
     ProcFinished: _finished,
     StopAsked: _stop_asked,
     NodeJoined: nodes.joined,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from closeranks.decide import budgets, membership, pace
-from closeranks.decide.protocol import EndAfterStep, EndRun, LetLeave, StopAsked
-from closeranks.decide.state import Ending, Life, Stage, Stop
+from closeranks.decide import budgets, canary, membership, pace
+from closeranks.decide.choice import FROM_SCRATCH
+from closeranks.decide.protocol import EndAfterStep, EndRun, LetLeave, StepDone, StopAsked
+from closeranks.decide.state import Ending, Incident, Life, Stage, State, Stop
 from closeranks.decide.turn import Turn
 from closeranks.events import IncidentClosed, Rung
 
@@ -49,6 +50,8 @@ def close_incident(turn: Turn, outcome: str, first_step_s: float | None) -> None
         IncidentClosed(incident=incident.number, outcome=outcome, steps_lost=lost, first_step_s=first_step_s),
     )
     helped_in_place = incident.rung is Rung.REGROUP and outcome == "recovered"
+    if outcome == "recovered" and turn.state.library:
+        turn.update(canary=canary.recovered(turn.state.canary, _watched(turn.state, incident)))
     turn.update(
         incident=None,
         unhelped_step=turn.state.group.newest_step if helped_in_place else None,
@@ -56,25 +59,36 @@ def close_incident(turn: Turn, outcome: str, first_step_s: float | None) -> None
     )
 
 
-def step_done(turn: Turn, step: int, duration_s: float) -> None:
-    """Every seat closed a step: progress."""
+def _watched(state: State, incident: Incident) -> canary.Watched:
+    """What the canary of this incident looks at. A state that was loaded may be bad itself."""
+    anew = incident.rung in FROM_SCRATCH
+    return canary.Watched(
+        incident=incident.number,
+        replicas=0 if anew else len(membership.occupants(state)),
+        before_step=(-1 if incident.plan_step is None else incident.plan_step) + (not anew),
+    )
+
+
+def step_done(turn: Turn, fact: StepDone) -> bool:
+    """Every seat closed a step: progress. Whether it is one outside of incidents, or the one that ends it."""
     state = turn.state
-    if step <= state.group.newest_step:
-        return
-    turn.update_group(newest_step=step)
+    if fact.step <= state.group.newest_step:
+        return False
+    turn.update_group(newest_step=fact.step)
     incident = state.incident
     if incident is not None:
-        if state.life is not Life.RUNNING or incident.plan_step is None or step <= incident.plan_step:
+        if state.life is not Life.RUNNING or incident.plan_step is None or fact.step <= incident.plan_step:
             # It was closed before the loss and is told late.
-            turn.update(incident=replace(incident, done_before=max(incident.done_before, step)))
-            return
+            turn.update(incident=replace(incident, done_before=max(incident.done_before, fact.step)))
+            return False
         close_incident(turn, "recovered", first_step_s=turn.now_s - incident.opened_s)
         membership.refill_spares(turn)
     turn.update(ledger=budgets.stepped(turn.state.ledger))
-    measured, normal = pace.stepped(turn.state.pace, duration_s, turn.now_s)
+    measured, normal = pace.stepped(turn.state.pace, fact.duration_s, turn.now_s)
     turn.update(pace=measured)
     if normal is not None:
         turn.note(normal)
+    return True
 
 
 def stop_asked(turn: Turn, fact: StopAsked) -> None:

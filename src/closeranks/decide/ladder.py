@@ -4,7 +4,7 @@ A rung is data: its name, what speaks against it in a situation, and what speaks
 rung that nothing speaks against. A new rung takes its place in ``LADDER``. A failed collective ends its term, so
 neither WAIT nor RETRY can do without new connections: REGROUP retries the step. On one node a cold restart stands in
 for RESPAWN. REPLACE_NODE is for seats whose node is gone; where no node has room, they wait for one;
-SHRINK follows where none came and fewer seats are allowed.
+SHRINK follows where none came and fewer seats are allowed. The answer to the fault (``answers``) may take rungs away.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from closeranks.decide.answers import Answer
 from closeranks.decide.budgets import Exceeded, Within
 from closeranks.events import Rung
+from closeranks.faults import CATALOGUE
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +41,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     cold_budget: Within | Exceeded = Within()  # of a restart of the whole group
     saved_step: int | None = None  # the newest that a restart can go on after
     suspect: str = ""  # why state that was saved lately may be corrupt
+    wait_s: float = 0.0  # before members that lost nobody meet again
+    answer: Answer = Answer()  # to the fault
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,13 +64,21 @@ def choose(situation: Situation) -> Choice:
     """The cheapest rung that nothing speaks against; STOP is always there."""
     objections: list[str] = []
     for step in LADDER:
-        objection = step.against(situation)
+        objection = step.against(situation) or _not_allowed(situation, step.rung)
         if not objection:
             reason = step.because(situation)
             told = [text for text in dict.fromkeys(objections) if text not in reason]
             return Choice(rung=step.rung, reason="; ".join([reason, *told]))
         objections.append(objection)
     raise AssertionError("the last rung takes everything")  # pragma: no cover - STOP has no objection
+
+
+def _not_allowed(s: Situation, rung: Rung) -> str:
+    allowed = s.answer.rungs
+    if allowed is None or rung in allowed or rung is Rung.STOP:
+        return ""
+    named = ", ".join(one for one in allowed if one is not Rung.STOP)
+    return f"the policy for {s.fault!r} allows {named or 'nothing but a person'}"
 
 
 def _hopeless(s: Situation) -> str:
@@ -157,7 +169,7 @@ def _against_cold(s: Situation) -> str:
     if objection := _against_restart(s):
         return objection
     if s.suspect and s.saved_step is not None:
-        return "the newest saved state may hold what made the digests differ"
+        return "the newest saved state may hold what is wrong"
     return ""
 
 
@@ -175,14 +187,22 @@ def _because_stop(s: Situation) -> str:
             f"failed before the first step ({s.fault}), and {s.cold_budget.reason}: a failure at start-up seldom goes "
             "away by itself; mend what the output shows"
         )
-    return s.cold_budget.reason if isinstance(s.cold_budget, Exceeded) else "no rung of the ladder is left"
+    if isinstance(s.cold_budget, Exceeded):
+        return s.cold_budget.reason
+    advice = CATALOGUE[s.fault].advice if s.fault in CATALOGUE else ""
+    return f"no rung of the ladder is left; {advice}" if advice else "no rung of the ladder is left"
+
+
+def _because_regroup(s: Situation) -> str:
+    when = f" after {s.wait_s:g} s" if s.wait_s else ""
+    return f"{s.fault}: nobody is lost, {s.survivors} members meet again{when} and retry the step"
 
 
 LADDER: tuple[Step, ...] = (
     Step(
         rung=Rung.REGROUP,
         against=_against_regroup,
-        because=lambda s: f"{s.fault}: nobody is lost, {s.survivors} members meet again and retry the step",
+        because=_because_regroup,
     ),
     Step(
         rung=Rung.SPARE,

@@ -65,8 +65,10 @@ def sites(state: State) -> list[Site]:
 
 
 def placements(state: State) -> dict[int, str]:
-    """The node that each empty seat goes to; those without room are left out."""
-    return place({seat: home(state, seat) for seat in empty_seats(state)}, sites(state))
+    """The node that each empty seat goes to; those without room are left out. Barred nodes come last."""
+    homes, there = {seat: home(state, seat) for seat in empty_seats(state)}, sites(state)
+    placed = place(homes, [site for site in there if site.name not in state.barred])
+    return placed if len(placed) == len(homes) else place(homes, there)
 
 
 def replaceable(state: State, node: str) -> bool:
@@ -116,12 +118,15 @@ def start_group(turn: Turn, origin: Origin) -> None:
         procs={**state.procs, **started},
         places=nodes,
         short_since_s=None,
-        group=Group(loads=origin is not Origin.NOTHING),
+        group=Group(loads=origin is not Origin.NOTHING, trusted=origin is Origin.VERIFIED),
         unhelped_step=None,
     )
     # First, for the slots of those that end are those of the members.
     _end_surplus_spares(turn, resized=len(state.places) not in (0, seats))
-    turn.decide(StartGroup(term=term, procs=numbers, origin=origin, nodes=nodes))
+    before_step = state.before_step if origin is not Origin.NOTHING else None
+    turn.decide(
+        StartGroup(term=term, procs=numbers, origin=origin, before_step=before_step, nodes=nodes, finer=state.finer)
+    )
 
 
 def _renewed(newest: tuple[int, ...], seats: int) -> tuple[int, ...]:
@@ -138,7 +143,8 @@ def layout(state: State) -> tuple[str, ...] | None:
     if len(state.places) != seats:  # the first group, or the first smaller one
         needed = -(-seats // state.seats_each)
         reached = {node.name: node.slots for node in state.nodes.values() if not node.silent}
-        return first_layout(seats, reached, needed) or None
+        good = {name: slots for name, slots in reached.items() if name not in state.barred}
+        return first_layout(seats, good, needed) or first_layout(seats, reached, needed) or None
     placed = placements(state)
     return tuple(placed[seat] for seat in range(seats)) if len(placed) == seats else None
 
@@ -158,7 +164,7 @@ def wanted_spares(state: State) -> dict[str, int]:
     if not state.settings.nodes_needed:
         return {"": each}
     seated = {p.node for p in occupants(state).values()}
-    reached = [node for node in state.nodes.values() if not node.silent]
+    reached = [node for node in state.nodes.values() if not node.silent and node.name not in state.barred]
     return {node.name: each if node.name in seated else node.slots for node in reached}
 
 
@@ -235,7 +241,7 @@ def _start_proc(turn: Turn, seat: int | None, node: str, filled_by: Rung | None)
             filled_by=filled_by,
         )
     )
-    turn.decide(StartProc(proc=number, seat=seat, incarnation=incarnation, node=node))
+    turn.decide(StartProc(proc=number, seat=seat, incarnation=incarnation, node=node, finer=turn.state.finer))
 
 
 def _next_incarnation(turn: Turn, seat: int) -> int:
@@ -283,7 +289,8 @@ def begin_term(turn: Turn) -> None:
     numbers = tuple(p.proc for p in members.values())
     nodes = tuple(p.node for p in members.values())
     turn.note(TermBegan(term=term, members=numbers, nodes=nodes if any(nodes) else ()))
-    turn.decide(BeginTerm(term=term, procs=numbers, incarnations=tuple(incarnations)))
+    finer = turn.state.finer
+    turn.decide(BeginTerm(term=term, procs=numbers, incarnations=tuple(incarnations), finer=finer))
 
 
 def go_on(turn: Turn) -> None:

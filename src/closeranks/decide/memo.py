@@ -8,7 +8,9 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
+from closeranks.decide import quarantine
 from closeranks.decide.budgets import Ledger
+from closeranks.decide.canary import Canary
 from closeranks.decide.pace import Pace
 from closeranks.decide.state import State
 
@@ -49,7 +51,7 @@ def worth_sending(sent: Memo, newer: Memo) -> bool:
 def _marks(memo: Memo) -> tuple[tuple[int, ...], State]:
     state = memo.state
     group = replace(state.group, newest_step=-1)
-    return memo.members, replace(state, group=group, pace=Pace(), since_s=0.0, next_proc=0)
+    return memo.members, replace(state, group=group, pace=Pace(), canary=Canary(), since_s=0.0, next_proc=0)
 
 
 def on_clock(memo: Memo, now_s: float) -> State:
@@ -60,12 +62,14 @@ def on_clock(memo: Memo, now_s: float) -> State:
         began_s, opened_s = settling.streak_began_s + later_s, settling.opened_s + later_s
         settling = replace(settling, streak_began_s=began_s, opened_s=opened_s)
     if incident is not None:
-        incident = replace(incident, opened_s=incident.opened_s + later_s)
+        moved = {"opened_s": incident.opened_s + later_s, "not_before_s": incident.not_before_s + later_s}
+        incident = replace(incident, **moved)
     return replace(
         state,
         ledger=_moved(state.ledger, later_s),
         pace=replace(state.pace, settling=settling),
         incident=incident,
+        register=quarantine.moved(state.register, later_s),
         since_s=now_s,
     )
 

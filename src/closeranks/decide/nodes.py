@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from closeranks.decide import endings, membership, sizing, trouble
+from closeranks.decide import blame, endings, membership, sizing, trouble
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.domains import failed_domain
 from closeranks.decide.placement import rank
@@ -46,7 +46,9 @@ def assembling_late(turn: Turn) -> None:
     settings, waited_s = turn.state.settings, turn.now_s - turn.state.since_s
     fewer = sizing.fewer_seats(turn.state)
     if fewer and waited_s >= min(settings.node_patience_s, settings.deadlines.nodes_s):
-        detail = f"{_shortage(turn.state)} within {waited_s:.0f} s: the run begins with {fewer} of {settings.seats} seats"
+        detail = (
+            f"{_shortage(turn.state)} within {waited_s:.0f} s: the run begins with {fewer} of {settings.seats} seats"
+        )
         turn.note(ErrorSeen(detector=Seen.NO_ROOM.value, seat=None, proc=None, detail=detail))
         turn.update(shrunk_to=fewer)
         _start_when_assembled(turn)
@@ -70,7 +72,9 @@ def joined(turn: Turn, fact: NodeJoined) -> None:
     state = turn.state
     if not state.settings.nodes_needed or fact.node in state.nodes or fact.slots < 1:
         return
-    node = Node(name=fact.node, slots=fact.slots, domains=dict(fact.domains))
+    node = Node(name=fact.node, slots=fact.slots, domains=dict(fact.domains), host=fact.host)
+    if not blame.let_in(turn, node):
+        return
     turn.update(
         nodes={**state.nodes, node.name: node},
         lost_nodes={name: gone for name, gone in state.lost_nodes.items() if name != node.name},

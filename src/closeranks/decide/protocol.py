@@ -11,6 +11,8 @@ from enum import StrEnum
 
 import msgspec
 
+from closeranks.decide.quarantine import Register
+from closeranks.decide.suspicion import Cause
 from closeranks.events import AnyEvent
 
 
@@ -25,6 +27,14 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     message: str
     where: str
     step: int
+
+
+class Hint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A fault outside of the script that the last words of a process name."""
+
+    fault: str  # a name of the catalogue
+    confidence: float
+    words: str
 
 
 class Origin(StrEnum):
@@ -42,6 +52,7 @@ class Begun(_Value, frozen=True, tag=True):
     """The run starts: the first fact. ``saved_step``: there is state to go on with, from an earlier run."""
 
     saved_step: int | None = None
+    register: Register = Register()  # what is remembered of nodes, in times of the controller's clock
 
 
 class ProcJoined(_Value, frozen=True, tag=True):
@@ -67,6 +78,7 @@ class ProcEnded(_Value, frozen=True, tag=True):
     crash: Crash | None
     left_at_step: int | None  # it left the loop early after this closed step
     unkillable: bool = False
+    hint: Hint | None = None
 
 
 class ProcStuck(_Value, frozen=True, tag=True):
@@ -128,6 +140,26 @@ class ProcResumed(_Value, frozen=True, tag=True):
     term: int
 
 
+class StepRuled(_Value, frozen=True, tag=True):
+    """All members concluded the same from an attempt at a step, and leave the rest to the controller."""
+
+    proc: int
+    term: int
+    step: int
+    cause: Cause
+    seats: tuple[int, ...]  # to be replaced
+    stop: bool
+    roll_back: bool
+    reason: str
+
+
+class ProcSplits(_Value, frozen=True, tag=True):
+    """The script of this process splits its batches as it is told, up to so many times finer than it means to."""
+
+    proc: int
+    finer: int
+
+
 class StateSaved(_Value, frozen=True, tag=True):
     """A restart of the group could go on after this step."""
 
@@ -145,6 +177,22 @@ class StepDone(_Value, frozen=True, tag=True):
 
     step: int
     duration_s: float
+    loss: float | None = None  # mean of the seats that reported a finite one
+    grad_norm: float | None = None
+
+
+class StateSuspected(_Value, frozen=True, tag=True):
+    """Somebody has reason to think that the state holds wrong values: no save is trusted until this is cleared."""
+
+    source: str  # who: suspicions of different sources stand side by side
+    detail: str
+
+
+class StateCleared(_Value, frozen=True, tag=True):
+    """The reason is gone: the state was found to be right, or what was wrong was put right."""
+
+    source: str
+    detail: str
 
 
 class ProcFinished(_Value, frozen=True, tag=True):
@@ -186,6 +234,7 @@ class NodeJoined(_Value, frozen=True, tag=True):
     node: str
     slots: int
     domains: Mapping[str, str] = {}  # level to name, e.g. {"rack": "r7"}: what fails as one
+    host: str = ""  # the machine's name, under which its history is kept
 
 
 class NodeLost(_Value, frozen=True, tag=True):
@@ -228,9 +277,13 @@ Fact = (
     | ProcRegrouped
     | ProcRestored
     | ProcResumed
+    | StepRuled
+    | ProcSplits
     | StateSaved
     | GroupLoaded
     | StepDone
+    | StateSuspected
+    | StateCleared
     | ProcFinished
     | StopAsked
     | NodeJoined
@@ -250,7 +303,9 @@ class StartGroup(_Value, frozen=True, tag=True):
     term: int
     procs: tuple[int, ...]
     origin: Origin = Origin.NOTHING
+    before_step: int | None = None  # only state of an earlier step is used: what came after did not work out
     nodes: tuple[str, ...] = ()  # empty: all on the only node
+    finer: int = 1  # batches are split so many times finer than the script means to
 
 
 class StartProc(_Value, frozen=True, tag=True):
@@ -260,6 +315,7 @@ class StartProc(_Value, frozen=True, tag=True):
     seat: int | None
     incarnation: int | None
     node: str = ""  # "": the only node
+    finer: int = 1
 
 
 class Isolate(_Value, frozen=True, tag=True):
@@ -284,6 +340,7 @@ class BeginTerm(_Value, frozen=True, tag=True):
     term: int
     procs: tuple[int, ...]
     incarnations: tuple[int, ...]
+    finer: int = 1  # batches are split so many times finer than the script means to
 
 
 class PlanRestore(_Value, frozen=True, tag=True):

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from closeranks.decide import endings, membership, nodes, trouble
+from closeranks.decide import canary, endings, membership, nodes, trouble
 from closeranks.decide.agree import NoDonor, NoMajority, Plan, agree
 from closeranks.decide.diagnosis import Seen, Trouble
-from closeranks.decide.protocol import PlanRestore
+from closeranks.decide.protocol import PlanRestore, StepDone
 from closeranks.decide.state import Life, Proc, Stage
 from closeranks.decide.turn import Turn
-from closeranks.events import ErrorSeen, Phase, RestorePlanned
+from closeranks.events import (
+    CanaryPassed,
+    CorruptionCleared,
+    CorruptionSuspected,
+    ErrorSeen,
+    PersonNeeded,
+    Phase,
+    RestorePlanned,
+)
+
+_CANARY = "canary"  # who raises a suspicion
 
 
 def agree_when_regrouped(turn: Turn) -> None:
@@ -84,6 +94,52 @@ def go_on_when_restored(turn: Turn) -> None:
         trouble.meet(turn, Trouble(seen=Seen.DIGEST, detail=f"digests differ after the transfer ({digests})"))
     else:
         membership.go_on(turn)
+
+
+# --- after it ---------------------------------------------------------------------------------------------------
+
+
+def watch_canary(turn: Turn, fact: StepDone) -> None:
+    """A step after a recovery, or an undisturbed one: if training is not what it was, an older state is tried."""
+    sample = canary.Sample(step=fact.step, duration_s=fact.duration_s, loss=fact.loss, grad_norm=fact.grad_norm)
+    watched = turn.state.canary.watched
+    after, verdict = canary.stepped(turn.state.canary, sample, turn.state.settings.canary)
+    turn.update(canary=after)
+    if verdict is None or watched is None:
+        return
+    turn.note(verdict)
+    if isinstance(verdict, CanaryPassed):
+        turn.update(before_step=None)
+        clear(turn, _CANARY, "training is what it was before the failure")
+        return
+    suspect(turn, _CANARY, verdict.reason)
+    if turn.state.saved_step is None or turn.state.stop is not None:
+        reason = f"{verdict.reason}; no state was saved that could be gone back to, so the run goes on"
+        turn.note(PersonNeeded(about="the state of the run", reason=reason))
+        return
+    before = turn.state.before_step
+    turn.update(before_step=watched.before_step if before is None else min(before, watched.before_step))
+    trouble.meet(turn, Trouble(seen=Seen.CANARY, detail=f"training is not what it was before: {verdict.reason}"))
+
+
+def suspect(turn: Turn, source: str, detail: str) -> None:
+    """The state may hold wrong values: no save of it is trusted until this source has cleared it."""
+    if source not in turn.state.suspicions:
+        turn.note(CorruptionSuspected(source=source, detail=detail))
+    turn.update(suspicions={**turn.state.suspicions, source: detail})
+
+
+def clear(turn: Turn, source: str, detail: str) -> None:
+    """What this source suspected is settled."""
+    if source in turn.state.suspicions:
+        turn.note(CorruptionCleared(source=source, detail=detail))
+        turn.update(suspicions={who: why for who, why in turn.state.suspicions.items() if who != source})
+
+
+def clear_by_loading(turn: Turn, step: int) -> None:
+    """Every seat holds trusted state: what was suspected of the one before is void, but for whether training works."""
+    for source in [source for source in turn.state.suspicions if source != _CANARY]:
+        clear(turn, source, f"the state was replaced by the trusted one of step {step}")
 
 
 # --- deadlines --------------------------------------------------------------------------------------------------
@@ -160,6 +216,7 @@ def _gathering_late(turn: Turn) -> None:
     _isolate_late(turn, unpaused, "did not leave its block after the interrupt", deadlines.pause_s)
     if turn.state.life is Life.GATHERING:
         _isolate_late(turn, unready, "was not ready to take its seat", deadlines.ready_s)
+    trouble.regroup_when_gathered(turn)  # a wait may be over
 
 
 def _resuming_late(turn: Turn) -> None:

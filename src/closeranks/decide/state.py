@@ -10,6 +10,8 @@ from enum import StrEnum
 
 import msgspec
 
+from closeranks.decide import canary, quarantine
+from closeranks.decide.answers import Answers
 from closeranks.decide.budgets import Ledger, Limits
 from closeranks.decide.diagnosis import Signature
 from closeranks.decide.pace import Pace
@@ -42,6 +44,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     nodes_needed: int = 0  # the group starts once so many are there; 0: a run of one node, which needs no name
     limits: Limits = Limits()
     deadlines: Deadlines = Deadlines()
+    answers: Answers = {}  # that differ from the built-in ones, by fault
+    quarantine: quarantine.Rules = quarantine.Rules()
+    canary: canary.Rules = canary.Rules()
+    host: str = ""  # of a run of one node: the machine's name
     tries_per_rung: int = 2  # newcomers that may be lost in one incident before the next rung is taken
     nodes_min: int = 0  # so few nodes may hold the job with fewer seats, if no other comes; 0: it keeps its size
     node_patience_s: float = 600.0  # seats without room wait so long for a node, survivors paused
@@ -104,6 +110,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     slots: int  # seats that it can hold
     domains: Mapping[str, str] = {}
+    host: str = ""  # the machine's name; "": it has no history
     silent: bool = False  # nothing reaches it now, what runs there may live
 
 
@@ -150,6 +157,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     failures: Mapping[Rung, int] = {}  # newcomers lost and attempts failed, by rung
     done_before: int = -1  # newest step closed everywhere when it opened
     plan_step: int | None = None  # where the members went on; None: not yet decided
+    finer_since: int | None = None  # the term under which memory was exhausted and batches were split finer
+    not_before_s: float = 0.0  # its members wait so long before they meet again
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +171,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     term: int = 0  # the last one that began; 0: none yet
     plan_step: int = -1  # where its members go on
     loads: bool = False  # it begins with saved state
+    trusted: bool = False  # and only with such that nothing speaks against
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,12 +210,24 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     library: bool = False  # some process called join, ever
     group: Group = Group()
     saved_step: int | None = None  # the newest that a restart of the group can go on after
+    finer: int = 1  # batches are split so many times finer than the script means to
+    finer_most: int = 1  # that every process can; 1: the script does not ask
+    before_step: int | None = None  # saved state of this step or a later one did not work out
+    suspicions: Mapping[str, str] = {}  # by who raised it: why the state may hold wrong values
+    canary: canary.Canary = canary.Canary()
+    register: quarantine.Register = quarantine.Register()
+    barred: frozenset[str] = frozenset()  # nodes that take seats only where no other has room
     poison: Poison | None = None
     incident: Incident | None = None
     signatures: Mapping[Signature, int] = {}  # failures that name their place, with the term they were first seen in
     unhelped_step: int | None = None  # newest step when regrouping in place last ended an incident
     stop: Stop | None = None
     ending: Ending | None = None
+
+    @property
+    def suspicion(self) -> str:
+        """Why the state may hold wrong values, so that no save of it is trusted; empty when nothing is suspected."""
+        return next(iter(self.suspicions.values()), "")
 
     @property
     def seats(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from closeranks.decide import endings, ladder, membership, pace, sizing
+from closeranks.decide import blame, canary, endings, ladder, membership, memory, pace, sizing
 from closeranks.decide.choice import FROM_SCRATCH, choose, spent
 from closeranks.decide.diagnosis import Diagnosis, Seen, Trouble, diagnose, signature, when
 from closeranks.decide.protocol import InterruptTerm, Origin
@@ -32,13 +32,16 @@ def meet(
     start_up = _is_start_up(state, trouble)
     diagnosis = diagnose(trouble, repeated=bool(repeated), start_up=start_up)
     _open_or_widen(turn, trouble, diagnosis)
+    blame.blame(turn, trouble, diagnosis)
     _count_failures(turn, trouble, (*stuck, *gone), attempt=state.incident is not None)
     for proc in gone:
         turn.drop(proc)
     doomed = [replace(proc, stage=Stage.DOOMED, since_s=turn.now_s) for proc in stuck]
     for proc in doomed:
         turn.put(proc)
-    choice = choose(turn, trouble, diagnosis.fault, start_up=start_up, hopeless=hopeless or repeated)
+    relieved = memory.relieve(turn, trouble, diagnosis.fault)
+    hopeless = hopeless or ("" if relieved else memory.advised(repeated, diagnosis.fault))
+    choice = choose(turn, trouble, diagnosis.fault, start_up=start_up, hopeless=hopeless, relieved=relieved)
     _carry_out(turn, trouble, choice, doomed)
 
 
@@ -70,7 +73,8 @@ def _open_or_widen(turn: Turn, trouble: Trouble, diagnosis: Diagnosis) -> None:
             done_before=turn.state.group.newest_step,
         )
         turn.note(IncidentOpened(incident=number, seats=seats, summary=trouble.detail))
-        turn.update(next_incident=number + 1, incident=incident, pace=pace.disturbed(turn.state.pace))
+        quiet = {"pace": pace.disturbed(turn.state.pace), "canary": canary.disturbed(turn.state.canary)}
+        turn.update(next_incident=number + 1, incident=incident, **quiet)
         turn.phase(Phase.SEE, at_s=first_sign_s)
     else:
         turn.note(IncidentWidened(incident=incident.number, seats=seats, summary=trouble.detail))
@@ -211,7 +215,8 @@ def _origin(turn: Turn) -> Origin:
     if turn.state.saved_step is None:
         return Origin.NOTHING
     incident = turn.state.incident
-    return Origin.VERIFIED if incident is not None and incident.rung is Rung.ROLL_BACK else Origin.NEWEST
+    rolled_back = incident is not None and incident.rung is Rung.ROLL_BACK
+    return Origin.VERIFIED if rolled_back or turn.state.suspicion else Origin.NEWEST
 
 
 def _gather(turn: Turn, trouble: Trouble, *, use_spares: bool) -> None:
@@ -253,7 +258,7 @@ def regroup_when_gathered(turn: Turn) -> None:
     if turn.incident().phase is Phase.ISOLATE:
         turn.phase(Phase.INTERRUPT)
     members = membership.occupants(state).values()
-    if any(p.stage is Stage.INTERRUPTED for p in members):
+    if any(p.stage is Stage.INTERRUPTED for p in members) or turn.now_s < turn.incident().not_before_s:
         return
     if turn.incident().phase is Phase.INTERRUPT:
         turn.phase(Phase.REGROUP)

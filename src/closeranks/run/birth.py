@@ -75,6 +75,7 @@ class Place(NamedTuple):
     group: int  # groups started before this one from nothing, torchrun's restart count
     newcomer: bool = False  # it joins a group that is already training, instead of starting with it
     loads: bool = False  # before its loop it is told which saved state to begin with
+    finer: int = 1  # so many times finer than the script means to, batches are split
     local: int | None = None  # its slot on one node of several; on a single node a seat has its own
 
 
@@ -102,6 +103,7 @@ def environment_of(
         "CLOSERANKS_SIZE": size,
         "CLOSERANKS_TERM": str(place.term),
         "CLOSERANKS_HOST": node.host,
+        "CLOSERANKS_FINER": str(place.finer),
         **run,
     }
     if place.seat is not None:

@@ -70,14 +70,14 @@ class Births:
         }
         loads = decision.origin is not Origin.NOTHING
         for seat, proc in context.members.items():
-            context.spawn(self._start(self._place(proc, seat, None)._replace(loads=loads)))
+            context.spawn(self._start(self._place(proc, seat, None)._replace(loads=loads, finer=decision.finer)))
 
     def start_proc(self, decision: StartProc) -> None:
         """Start one process of this node, for a seat once its last occupant is gone, or as a spare."""
         if decision.node != self._context.node.name:
             return
         place = self._place(decision.proc, decision.seat, decision.incarnation)
-        place = place._replace(newcomer=decision.seat is not None)
+        place = place._replace(newcomer=decision.seat is not None, finer=decision.finer)
         self._context.spawn(self._start(place))
 
     def begin_term(self, decision: BeginTerm) -> None:
@@ -98,6 +98,7 @@ class Births:
                     size=len(decision.procs),
                     store_host=store.host,
                     store_port=store.port,
+                    finer=decision.finer,
                 ),
                 fds,
             )

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
+import socket
+
+from msgspec.structs import replace
+
 from closeranks.decide import controller
 from closeranks.decide.budgets import Limits
+from closeranks.decide.policy import Sourced
 from closeranks.decide.protocol import Decision, Fact
-from closeranks.decide.state import Deadlines, Settings
+from closeranks.decide.state import Settings
 from closeranks.detect.progress import Bounds
 from closeranks.run.options import RunOptions
 
 
+def effective(options: RunOptions) -> Sourced:
+    """The policy of a run: a flag says more than the file, the file more than what is built in."""
+    policy, origins = options.policy.policy, dict(options.policy.origins)
+    limits, deadlines = policy.limits or Limits(), policy.deadlines
+    if (most := options.max_restarts) is not None:
+        limits = replace(limits, start_restarts=min(limits.start_restarts, most), cold_restarts=most)
+        origins |= dict.fromkeys(("limits.start_restarts", "limits.cold_restarts"), "--max-restarts")
+    if (allowed_s := options.join_timeout_s) is not None:
+        deadlines = replace(deadlines, join_s=allowed_s, nodes_s=allowed_s)
+        origins |= dict.fromkeys(("deadlines.join_s", "deadlines.nodes_s"), "--join-timeout")
+    return Sourced(policy=replace(policy, limits=limits, deadlines=deadlines), origins=origins)
+
+
 def settings_of(options: RunOptions) -> Settings:
     """What the command line decides for the controller."""
+    policy = effective(options).policy
     return Settings(
         seats=options.seats,
         nodes_needed=options.nnodes if options.nnodes > 1 else 0,
         nodes_min=options.nodes_min,
         node_patience_s=options.node_patience_s,
         spares=options.spares,
-        limits=Limits(
-            start_restarts=min(Limits().start_restarts, options.max_restarts),
-            cold_restarts=options.max_restarts,
-        ),
-        deadlines=Deadlines(join_s=options.join_timeout_s, nodes_s=options.join_timeout_s),
+        limits=policy.limits or Limits(),
+        deadlines=policy.deadlines,
+        tries_per_rung=policy.tries_per_rung,
+        answers=policy.amended,
+        quarantine=policy.quarantine,
+        canary=policy.canary,
+        host=socket.gethostname() if options.nnodes == 1 else "",
     )
 
 

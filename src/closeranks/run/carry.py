@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 from closeranks import messages
 from closeranks.decide.diagnosis import Seen
@@ -20,7 +21,16 @@ from closeranks.decide.protocol import (
     StartGroup,
     StartProc,
 )
-from closeranks.events import Decided, ErrorSeen, IncidentClosed, IncidentOpened, Stamp
+from closeranks.events import (
+    AnyEvent,
+    CorruptionCleared,
+    CorruptionSuspected,
+    Decided,
+    ErrorSeen,
+    IncidentClosed,
+    IncidentOpened,
+    Stamp,
+)
 from closeranks.run.births import Births
 from closeranks.run.context import Context
 from closeranks.run.exits import Exits
@@ -41,6 +51,7 @@ class Carry:
         self._watch = watch
         self._keeping = keeping
         self._hooks = HookRunner(context)
+        self.on_note: Callable[[AnyEvent], None] = lambda _: None
         self.stamp: Stamp | None = None  # of the coordinator whose decision is carried out
 
     def out(self, decision: Decision) -> None:
@@ -54,7 +65,7 @@ class Carry:
     @_out.register
     def _(self, decision: StartGroup) -> None:
         self._watch.start_group()
-        self._keeping.start_group(decision.origin)
+        self._keeping.start_group(decision.origin, decision.before_step)
         self._births.start_group(decision)
         self._watch.expect()
 
@@ -117,12 +128,19 @@ class Carry:
     @_out.register
     def _(self, decision: Note) -> None:
         self._context.note(decision.event, self.stamp)
+        self.on_note(decision.event)
         if isinstance(decision.event, IncidentOpened | IncidentClosed):
             self._hooks.run(decision.event)
+            if isinstance(decision.event, IncidentClosed) and self._watch.stragglers is not None:
+                self._watch.stragglers.recovered(decision.event.first_step_s)
         elif isinstance(decision.event, Decided):
             self._keeping.loss_seen(decision.event.rung)
-        elif isinstance(decision.event, ErrorSeen) and decision.event.detector == Seen.DIGEST.value:
+        elif isinstance(decision.event, ErrorSeen) and decision.event.detector in (Seen.DIGEST, Seen.OUTVOTED):
             self._keeping.suspect(decision.event.detail)
+        elif isinstance(decision.event, CorruptionSuspected):
+            self._keeping.doubt(decision.event.source)
+        elif isinstance(decision.event, CorruptionCleared):
+            self._keeping.believe(decision.event.source)
 
     def _send(self, proc: int, message: messages.SupervisorMessage) -> None:
         worker = self._context.workers.get(proc)

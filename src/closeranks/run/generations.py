@@ -53,9 +53,9 @@ class Generations:
             if known.group == ""
         }
 
-    def committed(self, generation: int, step: int) -> None:
+    def committed(self, generation: int, step: int, *, trusted: bool) -> None:
         """One more."""
-        self._kept[generation] = Kept(generation=generation, step=step)
+        self._kept[generation] = Kept(generation=generation, step=step, trusted=trusted)
 
     def dropped(self, report: keeper.Dropped) -> None:
         """The retention gave some up."""
@@ -89,25 +89,32 @@ class Generations:
     def suspect(self, detail: str) -> None:
         """Seats were found to differ: what was saved since they last agreed may hold the wrong value."""
         since = [number for number in self._kept if number > self._agreed]
-        for number in since:
-            self._kept[number] = replace(self._kept[number], trusted=False, broken=True)
-            told = f"not to be restored: it was saved before it was found that {detail}"
-            self._context.note(CheckpointVerified(generation=number, held=False, detail=told, took_s=0.0))
-        if since:
-            self._context.spawn(self._write_off(since, detail))
+        self._write_off(since, f"it was saved before it was found that {detail}")
 
-    async def _write_off(self, numbers: list[int], detail: str) -> None:
+    def write_off_from(self, step: int, why: str) -> None:
+        """What was saved of this step and later ones did not work out."""
+        self._write_off([number for number, kept in self._kept.items() if kept.step >= step and not kept.broken], why)
+
+    def _write_off(self, numbers: list[int], why: str) -> None:
+        for number in numbers:
+            self._kept[number] = replace(self._kept[number], trusted=False, broken=True)
+            told = f"not to be restored: {why}"
+            self._context.note(CheckpointVerified(generation=number, held=False, detail=told, took_s=0.0))
+        if numbers:
+            self._context.spawn(self._tell_log(numbers, why))
+
+    async def _tell_log(self, numbers: list[int], why: str) -> None:
         try:
-            await asyncio.to_thread(self._note_in_log, numbers, detail)
+            await asyncio.to_thread(self._note_in_log, numbers, why)
         except CheckpointProblem as problem:
             self._context.say(f"closeranks: generations {numbers} must not be restored, but the log: {problem}")
 
-    def _note_in_log(self, numbers: list[int], detail: str) -> None:
+    def _note_in_log(self, numbers: list[int], why: str) -> None:
         """So that no later run restores them. Not our term's business: anybody may say so."""
         with contextlib.closing(open_store(self._store)) as store:
             log = CommitLog(store)
             for number in numbers:
-                log.append_as_visitor(Verified(generation=number, held=False, detail=f"replicas differed: {detail}"))
+                log.append_as_visitor(Verified(generation=number, held=False, detail=why))
 
     def _verified(self, report: keeper.Drilled, detail: str) -> None:
         self._context.note(

@@ -43,6 +43,7 @@ class Keeping:
         self._parts = parts
         self._loading = Loading(context, vault, circle, Begin(self._begin_lead, self._begin_here))
         self._origin: Origin | None = None  # of a group that has not begun to train
+        self._before_step: int | None = None  # it begins with state of an earlier step; None: whatever there is
         self._unbegun: tuple[Origin | None, float] | None = None  # what waits for the lead's keeper, and since when
         self._role = circle.role
         self._settle: Callable[[int], None] = lambda _: None
@@ -189,10 +190,10 @@ class Keeping:
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
-    def start_group(self, origin: Origin) -> None:
-        """Processes of a new group are started."""
+    def start_group(self, origin: Origin, before_step: int | None) -> None:
+        """Processes of a new group are started; state of ``before_step`` or later did not work out."""
         self._loading.drop()
-        self._origin, self._unbegun = origin, None
+        self._origin, self._unbegun, self._before_step = origin, None, before_step
 
     def go_on(self) -> None:
         """The members of a term go on; those of a new group are told what to begin with."""
@@ -218,6 +219,9 @@ class Keeping:
         memory = None if self._circle.several else self._vault.restorable()  # a seat may need those of other nodes
         step = None if memory is None else memory.step
         elsewhere = parts.resuming.take_elsewhere()
+        if self._before_step is not None:
+            why = "training that went on from it, or had led to it, was not what it had been before the failure"
+            parts.saver.generations.write_off_from(self._before_step, why)
         self._loading.begin(restore_points(origin, step, parts.saver.generations.all, elsewhere))
 
     def loss_seen(self, rung: Rung) -> None:
@@ -229,6 +233,16 @@ class Keeping:
         """Seats that should hold the same state do not."""
         if self._parts is not None and self._circle.role is Role.LEAD:
             self._parts.saver.generations.suspect(detail)
+
+    def doubt(self, source: str) -> None:
+        """What is saved from now on is not trusted ..."""
+        if self._parts is not None:
+            self._parts.saver.doubts.add(source)
+
+    def believe(self, source: str) -> None:
+        """... until whoever doubted it does so no longer."""
+        if self._parts is not None:
+            self._parts.saver.doubts.discard(source)
 
     def let_leave(self, leave: Callable[[], None]) -> None:
         """The loop is over everywhere; its end is saved before anyone leaves."""

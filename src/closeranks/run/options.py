@@ -14,6 +14,7 @@ from closeranks.checkpoint import tiers
 from closeranks.checkpoint.retention import Policy
 from closeranks.checkpoint.tiers import Tiers
 from closeranks.decide.partition import Policy as OnPartition
+from closeranks.decide.policy import Sourced, read_policy
 
 
 class Target(StrEnum):
@@ -68,6 +69,14 @@ class HelpAsked(Exception):
     """``--help`` stood before the script."""
 
 
+class PolicyAsked(Exception):
+    """``--show-policy`` stood before the script: ``options`` are those that would hold."""
+
+    def __init__(self, options: RunOptions) -> None:
+        super().__init__("the policy was asked for")
+        self.options = options
+
+
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of ``closeranks run``. Deadlines that are None are learned from the run itself."""
 
@@ -76,15 +85,16 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     kind: Target = Target.SCRIPT
     seats: int = 1  # of the whole job
     spares: int = 0
-    max_restarts: int = 3
+    max_restarts: int | None = None  # None: as the policy says
     run_dir: str | None = None
     start: Start = Start.FORK
     min_deadline_s: float | None = None
     max_deadline_s: float | None = None
     silence_s: float = 900.0  # output silence of a script without the library
-    join_timeout_s: float = 600.0
+    join_timeout_s: float | None = None  # None: as the policy says
     grace_s: float = 30.0
     on_incident: str | None = None
+    policy: Sourced = Sourced()  # what is done about failures
     view: View = View.AUTO
     store: str | None = None  # where state lasts; None: nothing outlives the run
     job: str | None = None  # the store belongs to it; None: named after the script
@@ -124,6 +134,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 _SEVERAL = "*"
+_SHOW = "show_policy"  # no field: nothing is run
 _SLURM = "slurm"  # no field: it says where others come from
 
 
@@ -181,6 +192,14 @@ def _verify_every(text: str) -> float | None:
 def _keep(text: str) -> str:
     Policy.parse(text)  # refuses what it does not know
     return text
+
+
+def _policy(path: str) -> Sourced:
+    """Read now: what the file becomes later is not this run's policy."""
+    try:
+        return read_policy(Path(path).read_text(encoding="utf-8"), path)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
 
 
 def _grace(text: str) -> float:
@@ -254,6 +273,8 @@ _FLAGS: Mapping[str, _Flag] = {
     "--join-timeout": _Flag("join_timeout_s", _seconds),
     "--grace": _Flag("grace_s", _grace),
     "--on-incident": _Flag("on_incident", str),
+    "--policy": _Flag("policy", _policy),
+    "--show-policy": _Flag(_SHOW, lambda _: True, takes_value=False),
     "--view": _Flag("view", _choice(View)),
     "--store": _Flag("store", str),
     "--job": _Flag("job", str),
@@ -282,9 +303,13 @@ def parse(
 
     Raises:
         HelpAsked: --help stands among the options.
+        PolicyAsked: --show-policy does.
         UsageError: an unknown flag (the nearest known one is named), a bad value, or no script.
     """
     values, rest = flags_given(argv)
+    if values.pop(_SHOW, False):
+        known = {key: values[key] for key in ("policy", "max_restarts", "join_timeout_s") if key in values}
+        raise PolicyAsked(RunOptions(target="", **known))  # type: ignore[arg-type]
     if values.pop(_SLURM, False) and slurm is not None:
         values = {**slurm(values), **values}
     resume = values.get("resume")

@@ -13,6 +13,7 @@ import platform
 import signal
 import socket
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,11 +38,13 @@ from closeranks.run.guardian import OMP, OPENBLAS, USER_SETTINGS
 from closeranks.run.hooks import let_hooks_end
 from closeranks.run.keeping import keeping_of
 from closeranks.run.linux import become_subreaper, die_with_parent
+from closeranks.run.node_history import NodeHistory, Scribe, file_of
 from closeranks.run.options import RunOptions, Start, Target
 from closeranks.run.orphans import Orphans
 from closeranks.run.preflight import Finding, probe_devices, probe_folder, probe_shared_memory
 from closeranks.run.processes import Starter
 from closeranks.run.screen import Lines, Screen, display_for
+from closeranks.run.telemetry import Telemetry
 from closeranks.run.watch import Watch
 from closeranks.run.zygote import Newborn, fork_zygote, preload
 
@@ -179,26 +182,37 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     exits.before_release, exits.explain = watch.part, watch.explain
     keeping.attach(watch)
     carry = Carry(context, births, exits, watch, keeping)
+    scribe = Scribe(NodeHistory(file_of(context.options, os.environ)), context.run, context.say)
+    carry.on_note = scribe.note
+    began_s = time.monotonic()
     context.carry_out = carry.out
     _write_start(context, file)
     asyncio.get_running_loop().set_exception_handler(lambda _loop, what: _defect(context, what))
     problem = await keeping.open()
     context.spawn(watch.run())
+    telemetry = Telemetry(context)
+    if member is not None:
+        telemetry.on_drain = member.unwell
+    context.spawn(telemetry.run())
     context.spawn(keeping.run())
     if not problem and member is not None:
         problem = await member.join(births, exits, watch, carry)
     if problem:
         context.fail(problem, EXIT_USAGE)
     elif member is None:
-        context.feed(Begun(saved_step=keeping.saved_step))
+        context.feed(Begun(saved_step=keeping.saved_step, register=scribe.register()))
     await context.ended.wait()
     await end_workers(context)
+    if context.library:
+        scribe.worked(socket.gethostname(), (time.monotonic() - began_s) / 3600)
     if member is not None:
         await member.close(context.ending)
     births.close()
     if context.ending is None:
         raise AssertionError("the run ended without a decision to end it")
     ending = await keeping.finish(context.ending)
+    if member is not None:
+        await member.fall_silent()
     if not ending.now:
         await let_hooks_end(context.hooks)
     return ending

@@ -18,10 +18,16 @@ from closeranks.serve.http.head import Headers, Request, end_to_end
 from closeranks.serve.http.limits import Limits
 from closeranks.serve.http.server import ClientConnection
 from closeranks.serve.http.target import Target
-from closeranks.serve.http.upstream import Cut, Pool
+from closeranks.serve.http.upstream import Pool
 from closeranks.serve.policies.deadline import BadDeadline, Clock, passed_on
 from closeranks.serve.relay import Relay
+from closeranks.serve.sessions.keeper import Keeper
+from closeranks.serve.sessions.opening import open_streams
+from closeranks.serve.sessions.record import EventId, Head, owner_of
+from closeranks.serve.sessions.store import StoreError
 from closeranks.serve.settings import ReplicaSettings, Settings
+from closeranks.serve.story import Observer, Story
+from closeranks.serve.stream.numbering import Numbering, after, last_of
 from closeranks.serve.stream.pace import Gaps, Pace
 from closeranks.serve.stream.relay import CompletionsRelay
 from closeranks.serve.stream.request import parse
@@ -60,6 +66,9 @@ class Gateway:
         }
         self._invariant = all(replica.invariant for replica in settings.replica)
         self._gaps: dict[str, Gaps] = {}
+        self.observers: tuple[Observer, ...] = ()
+        self._streams = open_streams(settings.sessions)
+        self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._name = secrets.token_hex(8).encode()  # no other process numbers requests under it
@@ -108,6 +117,12 @@ class Gateway:
             connection.transport.abort()
         for replica in self.replicas.values():
             replica.pool.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._streams is not None:
+            await self._streams.close()
+        for observer in self.observers:
+            observer.close()
         await asyncio.sleep(0)
 
     def _sweep(self) -> None:
@@ -136,12 +151,35 @@ class Gateway:
             return None
         exchange = Exchange(self, request, client, ask)
         self._open.add(exchange)
-        exchange.begin()
+        seen = EventId.parse((request.header(b"last-event-id") or b"").decode("latin-1"))
+        if seen is None or self._streams is None:
+            exchange.begin()
+        else:
+            task = self._loop.create_task(self._go_on(exchange, client, request, seen))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         return exchange
 
     def clock(self) -> Clock:
         """This moment on both clocks."""
         return Clock(self.now_s(), time.time())
+
+    def story_of(self, request: Request, ask: Ask) -> Story:
+        """The beginning of what will be told of a request."""
+        trace = request.header(b"traceparent") or b""
+        return Story(
+            number=ask.number,
+            method=request.method.decode("latin-1"),
+            path=request.path.decode("latin-1"),
+            client=request.client,
+            began_s=ask.arrived_s,
+            wall_s=time.time(),
+            tenant=ask.tenant,
+            model=ask.model,
+            stream=ask.stream,
+            trace=trace.decode("latin-1"),
+            visits=[],
+        )
 
     def wait(self, exchange: Exchange) -> None:
         """The exchange waits for its admission."""
@@ -150,6 +188,8 @@ class Gateway:
     def over(self, exchange: Exchange) -> None:
         """The exchange has ended; others may begin."""
         self._open.discard(exchange)
+        for observer in self.observers:
+            observer.ended(exchange.story)
         if not self._open:
             self._idle.set()
         self._waiting.pop(exchange.ask.number, None)
@@ -160,6 +200,41 @@ class Gateway:
             waiting = self._waiting.pop(number, None)
             if waiting is not None:
                 waiting.admitted()
+
+    def keeper_for(
+        self, request: Request, relay: CompletionsRelay, send: Callable[[bytes], None], lost: Callable[[], None]
+    ) -> Keeper | None:
+        """What keeps a new stream; None if streams are not kept."""
+        if self._streams is None:
+            return None
+        head = Head(stream=secrets.token_hex(16), owner=_owner(request), target=request.target, body=request.body)
+        keeper = Keeper(self.settings.sessions, self._streams, send, lost)
+        keeper.begin(head)
+        relay.number(Numbering(EventId(head.stream, 0, 0)))
+        return keeper
+
+    async def _go_on(self, exchange: Exchange, client: ClientConnection, request: Request, seen: EventId) -> None:
+        """Answer with the rest of a kept stream."""
+        streams = self._streams
+        assert streams is not None
+        try:
+            claimed = await streams.claim(seen.stream)
+        except StoreError as error:
+            exchange.refuse(503, f"the stream cannot be looked up: {error}")
+            return
+        if claimed is None or claimed.head.owner != _owner(request):
+            exchange.refuse(404, f"no stream {seen.stream} is kept for you; ask again without last-event-id")
+            return
+        first = Request(method=b"POST", target=claimed.head.target, headers=request.headers, body=claimed.head.body)
+        relay = self.relay_for(first, exchange.ask)
+        if not isinstance(relay, CompletionsRelay):
+            exchange.refuse(404, "the kept request is no stream of completions")
+            return
+        relay.restore(claimed.entries)
+        relay.number(Numbering(last_of(claimed.entries, seen.stream), seen))
+        keeper = Keeper(self.settings.sessions, streams, client.send, exchange.taken_over)
+        keeper.take_over(seen.stream, claimed.generation)
+        exchange.go_on(first, relay, keeper, after(claimed.entries, seen))
 
     def relay_for(self, request: Request, ask: Ask) -> Relay | None:
         """What keeps the answer to this request whole; None: it is passed through."""
@@ -184,6 +259,6 @@ class Gateway:
         del ask, kind
         return [(b"x-closeranks-replica", replica.settings.name.encode())]
 
-    def saw_cut(self, ask: Ask, replica: str, cut: Cut, detail: str) -> None:
-        """An answer was cut."""
-        del ask, replica, cut, detail
+
+def _owner(request: Request) -> str:
+    return owner_of(request.header(b"authorization") or request.header(b"x-api-key") or b"")

@@ -20,6 +20,7 @@ from closeranks.serve.policies.redundancy import RedundancySettings
 from closeranks.serve.policies.retry_budget import BudgetSettings
 from closeranks.serve.policies.router import RoutingSettings
 from closeranks.serve.policies.tenants import TenantSettings
+from closeranks.serve.sessions.settings import SessionSettings
 from closeranks.serve.stream.pace import PaceLimits
 from closeranks.serve.stream.policy import StreamPolicy
 from closeranks.toml_text import Misfit, blame, read_toml
@@ -90,6 +91,7 @@ class Settings(_Part, frozen=True):
     cache: CacheLimits = CacheLimits()
     dependency: tuple[DependencySettings, ...] = ()
     redundancy: RedundancySettings = RedundancySettings()
+    sessions: SessionSettings = SessionSettings()
 
 
 def parse(text: str, name: str) -> Settings:

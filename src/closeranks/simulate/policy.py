@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
+from closeranks.decide import policy
 from closeranks.decide.budgets import Intensity, Limits
 from closeranks.decide.save_interval import EverySeconds, EverySteps
-from closeranks.decide.state import Deadlines
 from closeranks.detect.progress import Bounds
 from closeranks.plan.checks import PlanInputError
 from closeranks.simulate.saves import Tier
@@ -21,13 +21,17 @@ UNLIMITED: Final = Limits(
     cold_restarts=_NO_END,
     same_cause=_UNBOUNDED,
     incidents=_UNBOUNDED,
+    roll_backs=_NO_END,
     spare_starts=_UNBOUNDED,
 )
 """No budget ends the run: what is assumed of a policy that sets none."""
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One policy. Without ``save_every_s`` and ``save_every_steps`` the save controller chooses."""
+class Policy(policy.Policy, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a run does about failures (without ``limits``: unlimited), and what its flags say about the rest.
+
+    Without ``save_every_s`` and ``save_every_steps`` the save controller chooses.
+    """
 
     name: str = ""
     spares: int = 0  # nodes that wait beside the job
@@ -38,10 +42,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rpo_s: float = 0.0
     rto_s: float = 0.0
     distrust_s: float | None = None  # saved so shortly before corruption was found; None: the detection delay
-    tries_per_rung: int = 2
     tier: tuple[Tier, ...] = ()  # none: the store of the cluster
-    limits: Limits | None = None  # none: unlimited
-    deadlines: Deadlines = Deadlines()
     bounds: Bounds = Bounds()
 
     @property
@@ -77,7 +78,6 @@ def _check(policy: Policy, where: str) -> None:
         "save_every_steps": 0,
         "rpo_s": 0,
         "rto_s": 0,
-        "tries_per_rung": 1,
     }
     for key, bound in least.items():
         value = getattr(policy, key)

@@ -146,6 +146,8 @@ def setup_of(cluster: Cluster, policy: Policy, scenario: Scenario, *, every_step
             limits=policy.limits or UNLIMITED,
             deadlines=policy.deadlines,
             tries_per_rung=policy.tries_per_rung,
+            answers=policy.amended,
+            canary=policy.canary,
         ),
         timing=timing_of(cluster, times, replicated=policy.replicated),
         bounds=policy.bounds,

@@ -67,6 +67,7 @@ class ClientConnection(asyncio.Protocol):
         self._full = False
         self.expires_s = front.now_s() + front.limits.header_s  # looked at by ``Sweeper``
         self._draining = False
+        self.sent_bytes = 0  # of the body of the answer
 
     # --- transport --------------------------------------------------------------------------------------------
 
@@ -210,6 +211,7 @@ class ClientConnection(asyncio.Protocol):
         if request is None:
             return
         self._started = True
+        self.sent_bytes = 0
         self._closing = self._draining or not request.keep_alive
         self._chunked = False
         head = [*headers]
@@ -232,6 +234,7 @@ class ClientConnection(asyncio.Protocol):
         """A part of the body, written at once."""
         if self._request is None or not data or self._request.method == b"HEAD":
             return
+        self.sent_bytes += len(data)
         self.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def finish(self) -> None:
