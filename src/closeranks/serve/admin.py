@@ -23,14 +23,6 @@ _ORDER: Final = re.compile(rb"/replicas/([^/]+)/(drain|eject|readmit)")
 _JSON: Final = (b"content-type", b"application/json")
 
 
-class AdminSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[admin]``. Without a port there is no admin API."""
-
-    host: str = "127.0.0.1"
-    port: int | None = None
-    token_file: str = ""  # empty: beside the configuration file, and made if it is not there
-
-
 class LevelOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of ``POST /ladder``; null gives the decision back to the ladder."""
 
@@ -51,10 +43,10 @@ class Admin:
         self._reload = reload
         self._server: asyncio.Server | None = None
 
-    async def start(self, settings: AdminSettings) -> int:
+    async def start(self, host: str, port: int) -> int:
         """Listen; the port."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: ClientConnection(self), settings.host, settings.port)
+        self._server = await loop.create_server(lambda: ClientConnection(self), host, port)
         return int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:

@@ -62,6 +62,6 @@ class Workers:
                 process.send_signal(number)
 
 
-def command_of_worker(file: str) -> list[str]:
-    """What starts one process of several; its number is appended."""
-    return [sys.executable, "-m", "closeranks", "serve", file, "--worker"]
+def command_of_worker(file: str, drain_s: float) -> list[str]:
+    """What starts one process of several; ``--worker`` and its number are appended."""
+    return [sys.executable, "-m", "closeranks", "serve", file, "--drain-s", str(drain_s)]

@@ -70,20 +70,20 @@ async def demo(say: Say) -> bool:
         path, title = model_file(Path(name))
         async with _engines(path) as engines:
             ports = list(engines)
-            say(f"two llama.cpp servers on ports {ports[0]} and {ports[1]}, model {title}")
+            say(f"two llama.cpp servers on ports {ports[0]} and {ports[1]}, model {title}\n")
             undisturbed = await _ask(ports[1], lambda _: None, None)
             if undisturbed.error:
                 raise DemoError(f"the undisturbed answer failed: {undisturbed.error}")
             gateway = Gateway(parse(_settings(ports), "demo.toml"))
             port = await gateway.start()
-            say(f"gateway on port {port}; asking: {QUESTION}\n")
+            say(f"gateway on port {port}; asking: {QUESTION}\n\n")
             killer = _Killer(engines, say)
             heard = await _ask(port, say, killer)
             await gateway.close()
     same = heard.text == undisturbed.text
     verdict = "the very text of the undisturbed answer" if same else "NOT the undisturbed text"
-    say(f"\n\n{killer.told or 'nobody was killed'}; {heard.error or f'longest pause {heard.gap_s:.2f} s'}; {verdict}")
-    say(f"how a continuation was promised to be: {heard.resume}")
+    say(f"\n\n{killer.told or 'nobody was killed'}; {heard.error or f'longest pause {heard.gap_s:.2f} s'}; {verdict}\n")
+    say(f"how a continuation was promised to be: {heard.resume}\n")
     return same and not heard.error and bool(killer.told)
 
 
