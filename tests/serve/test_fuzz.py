@@ -3,11 +3,12 @@
 import itertools
 import json
 
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.serve.engines import WORDS, sse
 
-from closeranks.serve.http.server import ClientConnection, Limits
+from closeranks.serve.http.limits import Limits
+from closeranks.serve.http.server import ClientConnection
 from closeranks.serve.http.upstream import UpstreamConnection
 from closeranks.serve.relay import Finished, NoResume, Prepare, Resume
 from closeranks.serve.stream.pace import Gaps, Pace, PaceLimits
@@ -16,7 +17,7 @@ from closeranks.serve.stream.relay import CompletionsRelay
 from closeranks.serve.stream.request import parse
 from closeranks.serve.stream.sse import Splitter
 
-QUICK = settings(max_examples=150, deadline=None)
+QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CHAT = json.dumps({"messages": [], "stream": True, "temperature": 0}).encode()
 
 

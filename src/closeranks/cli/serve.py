@@ -23,8 +23,10 @@ def register(app: typer.Typer) -> None:
     app.command("serve")(serve)
 
 
-def serve(  # noqa: PLR0913, PLR0917 - each is an option of the command line
-    file: Annotated[Path | None, typer.Argument(metavar="GATEWAY.toml", help="Replicas and what to do for them.")] = None,
+def serve(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="GATEWAY.toml", help="Replicas and what to do for them.")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Say what is wrong or risky in the file, and end.")] = False,
     demo: Annotated[bool, typer.Option("--demo", help="Start two real engines, ask one, kill it meanwhile.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --check: one JSON object.")] = False,
@@ -47,8 +49,8 @@ def serve(  # noqa: PLR0913, PLR0917 - each is an option of the command line
         return
     import uvloop
 
-    from closeranks.serve.processes import Workers, command_of_worker
     from closeranks.serve.process import run
+    from closeranks.serve.processes import Workers, command_of_worker
 
     if settings.listen.processes > 1 and worker is None:
         command = [*command_of_worker(str(file), drain_s), "--worker"]

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from closeranks.serve.http.server import ClientConnection, Limits
-from closeranks.serve.policies.fleet import UnknownReplicaError
+from closeranks.serve.gateway import UnknownReplicaError
+from closeranks.serve.http.limits import Limits
+from closeranks.serve.http.server import ClientConnection
+from closeranks.serve.states import ladder_state, replica_states
 from closeranks.toml_text import TomlProblem
 
 if TYPE_CHECKING:
@@ -32,9 +34,7 @@ class LevelOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Admin:
     """Answers the requests of operators. ``reload`` reads the configuration again and says what was done."""
 
-    def __init__(
-        self, gateway: Gateway, token: str, metrics: Callable[[], bytes], reload: Callable[[], str]
-    ) -> None:
+    def __init__(self, gateway: Gateway, token: str, metrics: Callable[[], bytes], reload: Callable[[], str]) -> None:
         self.limits = Limits(body_bytes=2**16, connections=64)
         self.connections: set[ClientConnection] = set()
         self._gateway = gateway
@@ -76,9 +76,9 @@ class Admin:
         if path == b"/metrics":
             client.answer(200, [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")], self._metrics())
         elif path == b"/replicas":
-            self._say(client, self._gateway.replica_states())
+            self._say(client, replica_states(self._gateway))
         elif path == b"/ladder" and not post:
-            self._say(client, self._gateway.ladder_state())
+            self._say(client, ladder_state(self._gateway))
         elif path == b"/ladder":
             self._set_level(request, client)
         elif path == b"/reload" and post:
@@ -94,11 +94,11 @@ class Admin:
     def _set_level(self, request: Request, client: ClientConnection) -> None:
         try:
             order = msgspec.json.decode(request.body, type=LevelOrder)
-            self._gateway.force_level(order.level)
+            self._gateway.traffic.force_level(self.now_s(), order.level)
         except (msgspec.DecodeError, ValueError) as error:
             client.fail(400, f'{error}; expected {{"level": NUMBER}}, or null to let the ladder decide')
             return
-        self._say(client, self._gateway.ladder_state())
+        self._say(client, ladder_state(self._gateway))
 
     def _order(self, client: ClientConnection, name: str, order: str) -> None:
         try:
@@ -106,7 +106,7 @@ class Admin:
         except UnknownReplicaError as error:
             client.fail(404, str(error))
             return
-        self._say(client, self._gateway.replica_states())
+        self._say(client, replica_states(self._gateway))
 
     def _read_again(self, client: ClientConnection) -> None:
         try:

@@ -15,7 +15,8 @@ import msgspec
 
 from closeranks.serve.http.head import Headers, request_bytes
 from closeranks.serve.http.upstream import Cut
-from closeranks.serve.policies.health import Check, Finding
+from closeranks.serve.policies.health import Check, Finding, Grade
+from closeranks.serve.probe_settings import ProbeSettings
 from closeranks.serve.question import Answered, Unanswered, ask
 from closeranks.serve.settings import Engine
 
@@ -24,18 +25,8 @@ if TYPE_CHECKING:
 
 TICK_S: Final = 0.25
 _BAD: Final = 400
+_NO_SUCH_PATH: Final = frozenset({404, 405, 501})
 _PATHS: Final = {Engine.LLAMA_CPP: "/health", Engine.VLLM: "/health", Engine.SGLANG: "/health", Engine.TGI: "/health"}
-
-
-class ProbeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[probe]``: what is asked of each replica. Intervals and counts are those of ``[health]``."""
-
-    ready_path: str = ""  # empty: /health where the engine has it, else /v1/models
-    known_answer: bool = False  # ask for an answer and compare it
-    model: str = ""
-    prompt: str = "One, two, three, four,"
-    max_tokens: int = 4
-    expect: str = ""  # empty: what the first replica of the tier said
 
 
 class Prober:
@@ -85,7 +76,10 @@ class Prober:
                 finding, detail = await self._known_answer(replica)
         gateway = self._gateway
         if replica.settings.name in gateway.replicas:  # it may have been taken out of the configuration meanwhile
-            gateway.traffic.checked(gateway.now_s(), replica.settings.name, check, finding, detail)
+            name, now_s = replica.settings.name, gateway.now_s()
+            changed = gateway.traffic.checked(now_s, name, check, finding, detail)
+            if changed and gateway.traffic.fleet.members[name].judge.grade(now_s) is Grade.DOWN:
+                gateway.abandon(name, f"its checks fail: {detail or finding}", waiting_only=True)
 
     async def _liveness(self, replica: Replica) -> tuple[Finding, str]:
         """Whether anything is answered at all."""
@@ -94,6 +88,8 @@ class Prober:
 
     async def _readiness(self, replica: Replica) -> tuple[Finding, str]:
         answer = await self._ask(replica, b"GET", self._ready_path(replica), b"")
+        if isinstance(answer, Answered) and answer.status in _NO_SUCH_PATH:
+            return Finding.PASS, ""  # it does not say whether it is ready
         return _finding(answer, least_bad=_BAD)
 
     async def _known_answer(self, replica: Replica) -> tuple[Finding, str]:

@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from closeranks.serve.access_log import AccessLog
@@ -16,6 +17,7 @@ from closeranks.serve.gateway import Gateway
 from closeranks.serve.metrics import Metrics
 from closeranks.serve.probing import Prober
 from closeranks.serve.settings import Settings, parse
+from closeranks.serve.states import gauges
 from closeranks.serve.traces import Traces
 from closeranks.toml_text import TomlProblem
 
@@ -26,7 +28,7 @@ async def run(file: Path, settings: Settings, *, drain_s: float, worker: int | N
     """Serve until SIGTERM or SIGINT, then drain; the exit status."""
     asked, loop = asyncio.Event(), asyncio.get_running_loop()
     gateway = Gateway(settings)
-    metrics = Metrics(gateway.gauges)
+    metrics = Metrics(partial(gauges, gateway))
     gateway.observers = (metrics, Traces())
     if settings.access_log is not None:
         gateway.observers += (AccessLog(Path(settings.access_log) if settings.access_log else None),)
