@@ -8,6 +8,7 @@ import itertools
 import secrets
 import ssl
 import time
+import weakref
 from collections.abc import Callable
 from random import Random
 
@@ -34,6 +35,7 @@ from closeranks.serve.traffic import Traffic
 from closeranks.serve.words import Ask, Kind
 
 SWEEP_S = 0.5
+KEEP_S = 2.0  # that events on their way to the store get at the end
 
 
 class Replica:
@@ -70,6 +72,7 @@ class Gateway:
         self.observers: tuple[Observer, ...] = ()
         self._streams = open_streams(settings.sessions)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._name = secrets.token_hex(8).encode()  # no other process numbers requests under it
@@ -121,6 +124,8 @@ class Gateway:
         for task in list(self._tasks):
             task.cancel()
         if self._streams is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.gather(*(keeper.settled() for keeper in self._keepers)), KEEP_S)
             await self._streams.close()
         for observer in self.observers:
             observer.close()
@@ -262,6 +267,7 @@ class Gateway:
         head = Head(stream=secrets.token_hex(16), owner=_owner(request), target=request.target, body=request.body)
         keeper = Keeper(self.settings.sessions, self._streams, send, lost)
         keeper.begin(head)
+        self._keepers.add(keeper)
         relay.number(Numbering(EventId(head.stream, 0, 0)))
         return keeper
 
@@ -286,6 +292,7 @@ class Gateway:
         relay.number(Numbering(last_of(claimed.entries, seen.stream), seen))
         keeper = Keeper(self.settings.sessions, streams, client.send, exchange.taken_over)
         keeper.take_over(seen.stream, claimed.generation)
+        self._keepers.add(keeper)
         exchange.go_on(first, relay, keeper, after(claimed.entries, seen))
 
     def relay_for(self, request: Request, ask: Ask) -> Relay | None:
