@@ -93,6 +93,7 @@ def slowdown_of_trace() -> float:
 
 
 def main() -> int:
+    """Print the table, then the bars."""
     bench = Bench("straggler", __doc__ or "")
     runs = 50 if bench.options.quick else 200
     bench.say(f"{PROCESSES} processes, one {SLOWER:.0%} slower; {WINDOWS} clean windows")

@@ -38,5 +38,12 @@ def test_reasons_that_do_not_slow_are_none():
     assert slowed_by(0x8 | 0x80) == ("hardware slowdown", "power brake")
 
 
+def test_a_slow_link_counts_under_load_only():
+    slow = {"pcie_generation": 1, "pcie_generation_max": 5}
+    assert judge(changed(clocks_reasons=0x1, **slow)) == judge(changed(**slow)) == ()
+    (concern,) = judge(changed(clocks_reasons=0x4, **slow))
+    assert concern.sign == "gpu0 PCIe generation"
+
+
 def test_what_a_device_does_not_tell_is_no_concern_of_its_own():
     assert judge(Device(name="gpu0")) == ()

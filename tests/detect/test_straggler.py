@@ -106,7 +106,7 @@ def test_the_open_window_is_dropped_by_a_disturbance():
 
 def test_steps_that_grow_while_nobody_has_more_to_do_are_spent_in_the_collectives():
     steps = [Step(own_s=s.own_s, period_s=max(s.own_s.values()) + 0.1) for s in job(100, 0.02, {})]
-    slower = [Step(own_s=s.own_s, period_s=max(s.own_s.values()) + 0.4) for s in job(100, 0.02, {}, 1)]
+    slower = [Step(own_s=s.own_s, period_s=max(s.own_s.values()) + 0.6) for s in job(100, 0.02, {}, 1)]
     _, found = watched([*steps, *slower])
     assert [type(finding) for _, finding in found] == [Slack]
     assert found[0][1].apart_s > 0.3

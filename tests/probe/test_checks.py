@@ -14,7 +14,7 @@ from closeranks.checkpoint.peer_wire import Address
 from closeranks.cli.main import app_for
 from closeranks.cli.probe import status_of
 from closeranks.decide import quarantine
-from closeranks.probe import checks, host, link, memory, nvml, processors, storage
+from closeranks.probe import checks, host, link, memory, nvml, processors, products, storage
 from closeranks.probe.checks import Level, Subject, checked, run_checks
 from closeranks.probe.outcome import Absent, Failed, Passed, Unknown, told
 from closeranks.run.node_history import NodeHistory, default_file
@@ -77,6 +77,19 @@ def test_storage_without_room_or_folder_fails(tmp_path, monkeypatch):
 def test_a_processor_that_computes_something_else_fails(monkeypatch):
     monkeypatch.setattr(processors, "_on", lambda cpu, _buffer, _rounds: ({"00" * 32 if cpu else ""}, 0.1))
     assert isinstance(processors.check_processors(1), Failed)
+
+
+def test_a_device_that_multiplies_wrongly_fails_and_without_one_it_is_absent():
+    def wrong(a, b):
+        found = a @ b
+        found[3, 4] += 1
+        return found
+
+    outcome = products.check_device_products({"gpu0 float32": np.matmul, "gpu1 float32": wrong}, (64,))
+    assert isinstance(outcome, Failed)
+    assert outcome.reason.startswith("gpu1 float32: 1 elements are wrong; product 0 of size 64: [3, 4]")
+    assert isinstance(products.check_device_products({}, (64,)), Absent)
+    assert isinstance(products.check_host_products((64, 64)), Passed)
 
 
 def test_a_link_to_a_peer_is_measured_and_can_be_too_slow():

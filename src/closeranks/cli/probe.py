@@ -24,6 +24,7 @@ from closeranks.nodes.handshake import TokenProblem, read_token
 from closeranks.probe.checks import Level, Subject, run_checks
 from closeranks.probe.link import serving
 from closeranks.probe.outcome import Failed, Outcome, Unknown
+from closeranks.run.device_products import multipliers
 from closeranks.run.node_history import HistoryProblem, NodeHistory, default_file
 
 EXIT_FAILED: Final = 1
@@ -62,6 +63,7 @@ def probe(  # noqa: PLR0913, PLR0917 - typer reads the options from the signatur
         peer=_address(peer, "--peer") if peer else None,
         token=token,
         accelerators=accelerators,
+        devices=multipliers(),
     )
     outcomes = _with_progress(level, subject)
     if as_json:

@@ -34,6 +34,7 @@ _ADVICE: Final = {
     Recovery.REBOOT_SYSTEM: "a reboot of the whole system",
 }
 
+_IDLE: Final = 0x1  # a clocks-event reason: the device has nothing to do, and its link may be slow for that
 # Clocks-event reasons that mean that the device is held back; the others are idleness and settings.
 SLOWED: Final = {
     0x8: "hardware slowdown",
@@ -107,6 +108,10 @@ def _standing(now: Device) -> list[Concern]:
         concern("row remap", "a row of its memory will be replaced at its next reset", drain=False)
     if now.pcie_width is not None and now.pcie_width_max is not None and now.pcie_width < now.pcie_width_max:
         concern("PCIe width", f"{now.pcie_width} lanes of {now.pcie_width_max} are in use", drain=False)
+    busy = now.clocks_reasons is not None and not now.clocks_reasons & _IDLE
+    generation, most = now.pcie_generation, now.pcie_generation_max
+    if busy and generation is not None and most is not None and generation < most:
+        concern("PCIe generation", f"the link runs at generation {generation} of {most} under load", drain=False)
     reasons = slowed_by(now.clocks_reasons or 0)
     if reasons:
         concern("clocks", f"held back by {', '.join(reasons)}", drain=False)

@@ -47,4 +47,9 @@ def leave_one_out(values: Mapping[int, float]) -> dict[int, Others]:
 
 def _around(values: Sequence[float]) -> Others:
     middle = statistics.median(values)
-    return Others(middle, _NORMAL * statistics.median(abs(value - middle) for value in values))
+    return Others(middle, spread_around(values, middle))
+
+
+def spread_around(values: Sequence[float], middle: float) -> float:
+    """The median distance of the values, as the standard deviation of normal ones."""
+    return _NORMAL * statistics.median(abs(value - middle) for value in values)

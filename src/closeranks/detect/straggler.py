@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from closeranks.detect.robust_levels import Others, leave_one_out, trimmed_mean
+from closeranks.detect.robust_levels import Others, leave_one_out, spread_around, trimmed_mean
 
 _TRIMMED_NOISE = 1.06  # standard error of the trimmed mean of normal values, over that of their mean
 _SCALE_OF_DIFFERENCES = 1.4826 / math.sqrt(2)
@@ -36,6 +36,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     slower: float = 0.10  # than the others: 0.1 for a tenth more time
     windows: int = 5
     needed: int = 3  # of the windows
+    grown: float = 0.25  # share of a step by which what is spent in collectives has to grow
     least_steps: int = 5  # in a window
     most_steps: int = 40
     noise: float = 0.033  # a window goes on until the standard error of what it compares is below this share
@@ -114,8 +115,11 @@ def observe(watch: Watch, step: Step) -> tuple[Watch, tuple[Finding, ...]]:
 
 
 def disturbed(watch: Watch) -> Watch:
-    """A recovery or a new membership: the window that is open tells nothing, those before it stand."""
-    return replace(watch, open=(), before_s={})
+    """A recovery or a new membership: the window that is open tells nothing, those before it stand.
+
+    What collectives usually take is learned anew, for it depends on who takes part.
+    """
+    return replace(watch, open=(), before_s={}, usual_s=(), slack_told=False)
 
 
 # --- one window ---------------------------------------------------------------------------------------------------
@@ -148,23 +152,22 @@ def _standard_error(noise: float, steps: int, processes: int) -> float:
 def _close(watch: Watch, levels: Mapping[int, Sequence[float]], noise: float) -> tuple[Watch, tuple[Finding, ...]]:
     steps, rule = watch.open, watch.rule
     means = {proc: trimmed_mean(one) for proc, one in levels.items()}
-    spreads = [w.spread for w in watch.windows[-rule.windows + 1 :]]
-    slow: dict[int, float] = {}
-    z: dict[int, float] = {}
-    found = leave_one_out(means) if len(means) >= _LEAST_PROCESSES else {}
+    others = leave_one_out(means) if len(means) >= _LEAST_PROCESSES else {}
     error = _standard_error(noise, len(steps), len(means))
-    for proc, others in found.items():
-        scale = max(statistics.median((*spreads, others.spread)), error)
-        excess = means[proc] / others.middle - 1
-        if excess > rule.slower and excess * others.middle > rule.z * scale:
-            slow[proc], z[proc] = excess, excess * others.middle / scale if scale > 0 else math.inf
+    spreads = [w.spread for w in watch.windows[-rule.windows + 1 :]]
+    # The spread of this window alone is that of few values: those before it steady it.
+    scales = {proc: max(statistics.median((*spreads, o.spread)), error) for proc, o in others.items()}
+    excesses = {proc: means[proc] - o.middle for proc, o in others.items()}
+    z = {proc: excess / scales[proc] if scales[proc] else math.inf for proc, excess in excesses.items()}
+    slower = {proc: excess / others[proc].middle for proc, excess in excesses.items()}
+    slow = {proc: share for proc, share in slower.items() if share > rule.slower and z[proc] > rule.z}
     window = Window(
         steps=len(steps),
         own_s={proc: trimmed_mean([s.own_s[proc] for s in steps if proc in s.own_s]) for proc in means},
         slow=slow,
-        z=z,
+        z={proc: z[proc] for proc in slow},
         sections_s=_per_step(watch.before_s, steps[-1].totals_s, len(steps)),
-        spread=_calmest(found),
+        spread=_calmest(others),
         apart_s=_apart_s(steps),
     )
     watch = replace(
@@ -179,9 +182,9 @@ def _close(watch: Watch, levels: Mapping[int, Sequence[float]], noise: float) ->
     return watch, (*named, *slack)
 
 
-def _calmest(found: Mapping[int, Others]) -> float:
+def _calmest(others: Mapping[int, Others]) -> float:
     """The least of the spreads: of three processes, two see in theirs the third, which may be the slow one."""
-    return min((others.spread for others in found.values()), default=0.0)
+    return min((o.spread for o in others.values()), default=0.0)
 
 
 def _per_step(
@@ -228,14 +231,15 @@ def _name(watch: Watch) -> tuple[Watch, tuple[Finding, ...]]:
 
 
 def _look_for_slack(watch: Watch, window: Window) -> tuple[Watch, tuple[Finding, ...]]:
-    """Whether the time outside of everybody's own has grown by a share of the step, in three of five windows."""
+    """Whether the time outside of everybody's own has grown by a share of the step, and beyond its own noise."""
     rule = watch.rule
     if window.apart_s == 0.0:
         return watch, ()
     if len(watch.usual_s) < rule.windows:
         return replace(watch, usual_s=(*watch.usual_s, window.apart_s)), ()
     usual_s = statistics.median(watch.usual_s)
-    longer = [w for w in watch.windows if w.own_s and _longer(w, usual_s, rule)]
+    noise_s = rule.z * spread_around(watch.usual_s, usual_s)
+    longer = [w for w in watch.windows if w.own_s and w.apart_s - usual_s > max(noise_s, _grown_s(w, usual_s, rule))]
     told = len(longer) >= rule.needed
     if told and not watch.slack_told:
         apart_s = statistics.median(w.apart_s for w in longer)
@@ -243,6 +247,5 @@ def _look_for_slack(watch: Watch, window: Window) -> tuple[Watch, tuple[Finding,
     return replace(watch, slack_told=watch.slack_told and bool(longer)), ()
 
 
-def _longer(window: Window, usual_s: float, rule: Rule) -> bool:
-    step_s = usual_s + max(window.own_s.values())
-    return window.apart_s - usual_s > rule.slower * step_s
+def _grown_s(window: Window, usual_s: float, rule: Rule) -> float:
+    return rule.grown * (usual_s + max(window.own_s.values()))

@@ -19,7 +19,14 @@ from closeranks.events import NodeUnwell, NodeWell
 STALLED, AVAILABLE, FREE, OFFSET = "memory stalled", "memory available", "disk free", "clock offset"
 
 _COUNTED = " corrected"
-_LASTING = ("clocks", "PCIe width", "driver", "missing", STALLED)  # no news until they have held for a while
+_LASTING = (
+    "clocks",
+    "PCIe width",
+    "PCIe generation",
+    "driver",
+    "missing",
+    STALLED,
+)  # no news until they have held for a while
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ import msgspec
 
 from closeranks.checkpoint.peer_wire import Address
 from closeranks.events import NodeChecked
-from closeranks.probe import host, link, memory, nvml, processors, storage
+from closeranks.probe import host, link, memory, nvml, processors, products, storage
 from closeranks.probe.outcome import Failed, Outcome, Unknown, told
 
 _MIB: Final = 2**20
@@ -31,12 +31,13 @@ class _Sizes(NamedTuple):
     storage_bytes: int
     link_bytes: int
     digests: int  # of each processor
+    products: tuple[int, ...]  # sizes of matrices
 
 
 _SIZES: Final = {
-    Level.START: _Sizes(8 * _MIB, _MIB, 2 * _MIB, 1),
-    Level.QUICK: _Sizes(32 * _MIB, 4 * _MIB, 16 * _MIB, 4),
-    Level.BURN_IN: _Sizes(2048 * _MIB, 512 * _MIB, 1024 * _MIB, 2000),
+    Level.START: _Sizes(8 * _MIB, _MIB, 2 * _MIB, 1, (64,)),
+    Level.QUICK: _Sizes(32 * _MIB, 4 * _MIB, 16 * _MIB, 4, (256,) * 2),
+    Level.BURN_IN: _Sizes(2048 * _MIB, 512 * _MIB, 1024 * _MIB, 2000, (1024,) * 8),
 }
 
 
@@ -47,6 +48,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     peer: Address | None = None  # that serves; None: only the loopback link is tried
     token: str = ""  # shared with the peer
     accelerators: int | None = None  # that there should be; None: whatever there is
+    devices: Mapping[str, products.Multiply] = {}  # by name: how an accelerator multiplies
 
 
 Progress = Callable[[str, float], None]  # name of the check, share of it that is done
@@ -59,6 +61,8 @@ def run_checks(level: Level, subject: Subject, progress: Progress = lambda _name
     checks: Mapping[str, Callable[[Callable[[float], None]], Outcome]] = {
         "accelerators": lambda _: nvml.check_accelerators(subject.accelerators),
         "processors": lambda tell: processors.check_processors(sizes.digests, tell),
+        "products": lambda tell: products.check_host_products(sizes.products, tell),
+        "device products": lambda tell: products.check_device_products(subject.devices, sizes.products, tell),
         "memory": lambda tell: memory.check_memory(sizes.memory_bytes, tell),
         "memory pressure": lambda _: host.check_memory_pressure(),
         "room": lambda _: host.check_room(subject.folder),

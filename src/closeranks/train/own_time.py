@@ -4,8 +4,7 @@ It runs from the first write of the last update, when the last gradients were th
 collective of this backward pass. What DDP waits for at the end of the pass is seen by nobody, so what is launched
 after it does not count; other waits, and labelled sections, are taken off.
 
-With an accelerator it is the time of the host, which launches work and does not wait for it: a host that is held up
-(loading, Python, a queue that is full) shows, a device that is slow shows as far as its host has to wait for it.
+On an accelerator the device measures it, see ``device_time.py``.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from closeranks.train import device_time
+from closeranks.train.device_time import DeviceTime
 from closeranks.vitals import Field
 
 if TYPE_CHECKING:
@@ -28,17 +29,21 @@ _OWN = int(Field.OWN_NS)
 class OwnTime:
     """Written by the training thread; the result is a word of its vitals page."""
 
-    __slots__ = ("_pass", "_since_ns", "_vitals", "_waited_ns")
+    __slots__ = ("_device", "_pass", "_since_ns", "_vitals", "_waited_ns")
 
     def __init__(self, vitals: Vitals) -> None:
         self._vitals = vitals
         self._since_ns = 0
         self._waited_ns = 0
+        self._device: DeviceTime | None = None
         self._pass = _NO_PASS  # the backward pass in which this step's gradients are reduced
 
     def begin(self, now_ns: int) -> None:
         """The process has all that it needs for the next step from others."""
         self._since_ns, self._waited_ns = now_ns, 0
+        if device_time.in_use():
+            self._device = self._device or DeviceTime()
+            self._device.begin()
 
     def open(self, now_ns: int) -> None:
         """An attempt is opened."""
@@ -53,6 +58,9 @@ class OwnTime:
             self._pass = backward_pass
         if self._pass in (_NO_PASS, backward_pass):
             self._vitals.words[_OWN] = now_ns - self._since_ns - self._waited_ns
+            if self._device is not None and device_time.in_use():
+                self._device.launch()
+                self._vitals.words[_OWN] = self._device.read_ns()
 
     def waited(self, since_ns: int) -> None:
         """The training thread waited for others until now."""
@@ -61,6 +69,8 @@ class OwnTime:
     def forget(self) -> None:
         """A recovery: what went before it belongs to no step."""
         self._since_ns = 0
+        if self._device is not None:
+            self._device.forget()
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
@@ -71,3 +81,5 @@ class OwnTime:
         finally:
             self._waited_ns = waited_ns
             self.waited(began_ns)
+            if self._device is not None:
+                self._device.forget()
