@@ -14,7 +14,7 @@ from closeranks.diagnose.labels import plain, read
         ("3: [rank7]: KeyError: 'x'", "KeyError: 'x'", 7, ""),
         ("(RayTrainWorker pid=4711, ip=10.0.0.7) KeyError: 'x'", "KeyError: 'x'", None, "10.0.0.7"),
         ("(train_fn pid=4711) KeyError: 'x'", "KeyError: 'x'", None, ""),
-        ("s3.2: KeyError: 'x'", "KeyError: 'x'", 3, ""),
+        ("[s3.2] KeyError: 'x'", "KeyError: 'x'", 3, ""),
         ("node7:99:120 [2] misc/socket.cc:49 NCCL WARN x", "misc/socket.cc:49 NCCL WARN x", None, "node7"),
         ("Nov 29 10:00:00 node7 kernel: [ 12.5] oom-kill:", "oom-kill:", None, "node7"),
         ("KeyError: 'x'", "KeyError: 'x'", None, ""),

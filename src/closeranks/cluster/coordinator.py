@@ -415,7 +415,17 @@ class Coordinator:
             with contextlib.suppress(TimeoutError):  # without the authority nobody can take over either
                 async with asyncio.timeout(_RECORD_END_S):
                     await self._tenure.put(ended=decision.outcome, exit_code=decision.exit_code, reason=decision.reason)
+        self._tell_all(self._committer())
         self._tell_all(words.Do(decision=decision))
+
+    def _committer(self) -> words.Committer:
+        node = next(iter(self._tenure.record.nodes), "")
+        lead = self._attendees.get(node)
+        introduction = None if lead is None else lead.introduction
+        if lead is None or introduction is None:
+            return words.Committer(node=node, boot="", address=None)
+        address = words.Address(host=introduction.host, port=introduction.probe_port)
+        return words.Committer(node=node, boot=lead.boot, address=address)
 
     def _complain(self, term: int, problem: str) -> None:
         """A term that was announced all the same: its members will not meet."""

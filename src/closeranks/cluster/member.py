@@ -29,7 +29,7 @@ from closeranks.events import CoordinatorFollowed, CoordinatorLost, NodeStarted
 from closeranks.nodes import words
 from closeranks.nodes.calling import Caller, Hearer, Missed
 from closeranks.nodes.link import Connection, Ears, End
-from closeranks.nodes.probes import Supervisor, answer_probes, probe
+from closeranks.nodes.probes import Life, Supervisor, answer_probes, judge, probe
 from closeranks.probe.checks import Level, Subject, checked
 from closeranks.run.beside import beside
 from closeranks.run.births import Births
@@ -100,6 +100,8 @@ class Member:
         self.failed = ""  # why this node can take no workers
         self.circle = NodesCircle(identity.node, self._say, lambda: self._order is Order.ACT)
         self.saved_step: Callable[[], int | None] = lambda: None  # newest that a restart of the group could use
+        self.circle.ask_for_lead = self._life_of_committer
+        self._committer: words.Committer | None = None  # told with the end of the run
         self._said_last = ""  # by a candidate
         self._parts: Parts
 
@@ -154,9 +156,12 @@ class Member:
             self._connection.send(words.Farewell(reason="" if ending is None else ending.reason))
         self._caller.close("the run is over here")
         await self._candidate.finish(_FAREWELL_S)
+        self._stores.close()
+
+    async def fall_silent(self) -> None:
+        """Nothing is left to do here: probes are not answered any more."""
         if self._probes is not None:
             await self._probes.close()
-        self._stores.close()
 
     # --- facts and decisions ------------------------------------------------------------------------------------
 
@@ -326,6 +331,8 @@ class Member:
                 self.circle.hear(word)
             case words.StepClosedEverywhere():
                 self.circle.closed_everywhere(word)
+            case words.Committer():
+                self._committer = word
 
     def _end(self, proc: int, reason: str) -> None:
         self._parts.exits.isolate(Isolate(proc=proc, reason=reason, capture_stack=False))
@@ -434,6 +441,15 @@ class Member:
     async def _probe(self, word: words.Probe) -> None:
         found = await probe(word.address, self._identity.keys, Supervisor(word.node, word.boot), _PROBE_S)
         self._say(words.Probed(nonce=word.nonce, finding=found.finding.value, detail=found.detail))
+
+    async def _life_of_committer(self) -> Life:
+        lead = self._committer
+        if lead is None:
+            return Life.UNKNOWN
+        if lead.address is None:
+            return Life.GONE
+        found = await probe(lead.address, self._identity.keys, Supervisor(lead.node, lead.boot), _PROBE_S)
+        return judge([found], hung_up=False).life
 
     async def _confirm(self, proc: int) -> None:
         worker = self._context.workers.get(proc)

@@ -52,6 +52,7 @@ def coordinate_median(gradients: Matrix) -> Matrix:
 def krum(gradients: Matrix, faulty: int) -> int:
     """The rank whose gradient lies closest to its ``ranks - faulty - 2`` nearest neighbours."""
     check_faulty(len(gradients), faulty)
-    distances = np.square(gradients[:, None, :] - gradients[None, :, :]).sum(axis=2)
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is far from everybody
+        distances = np.square(gradients[:, None, :] - gradients[None, :, :]).sum(axis=2)
     nearest = np.sort(np.nan_to_num(distances, nan=np.inf), axis=1)[:, 1 : len(gradients) - faulty - 1]
     return int(nearest.sum(axis=1).argmin())

@@ -68,7 +68,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def match(self, line: str, before: str = "") -> Mapping[str, str] | None:
         """What the line tells, by name; None: the rule does not apply."""
-        if not any(literal in line for literal in self.literals):
+        for literal in self.literals:  # a plain loop: any() over a generator takes three times as long
+            if literal in line:
+                break
+        else:
             return None
         found = self.pattern.search(line)
         if found is None:

@@ -272,6 +272,14 @@ class StepClosedEverywhere(_Word, frozen=True, tag=True):
     duration_s: float  # as of the slowest node
 
 
+class Committer(_Word, frozen=True, tag=True):
+    """The run ends: this supervisor commits its last state, and answers probes until that is done."""
+
+    node: str
+    boot: str
+    address: Address | None  # None: it is gone
+
+
 FromCoordinator = (
     Welcome
     | TurnedAway
@@ -287,4 +295,5 @@ FromCoordinator = (
     | Dismissed
     | FromSaver
     | StepClosedEverywhere
+    | Committer
 )

@@ -211,6 +211,8 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     if context.ending is None:
         raise AssertionError("the run ended without a decision to end it")
     ending = await keeping.finish(context.ending)
+    if member is not None:
+        await member.fall_silent()
     if not ending.now:
         await let_hooks_end(context.hooks)
     return ending
