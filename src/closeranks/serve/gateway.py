@@ -8,6 +8,7 @@ import itertools
 import secrets
 import ssl
 import time
+import weakref
 from collections.abc import Callable
 from random import Random
 
@@ -35,6 +36,7 @@ from closeranks.serve.traffic import Traffic
 from closeranks.serve.words import Ask, Kind
 
 SWEEP_S = 0.5
+KEEP_S = 2.0  # that events on their way to the store get at the end
 
 
 class Replica:
@@ -49,6 +51,10 @@ class Replica:
         self.heard_s = 0.0  # when it last sent anything to anybody
 
 
+class UnknownReplicaError(LookupError):
+    """No replica has that name."""
+
+
 class Gateway:
     """One process of the gateway. Call ``start`` in its loop."""
 
@@ -57,18 +63,18 @@ class Gateway:
         self.limits: Limits = settings.limits
         self.connections: set[ClientConnection] = set()
         part = 1 / settings.listen.processes
-        self.traffic = Traffic(settings, Random(), part=part)  # noqa: S311 - spreads pauses, keeps no secret
+        self._part = part
+        self._random = Random()  # noqa: S311 - spreads pauses, keeps no secret
+        self.traffic = Traffic(settings, self._random, part=part)
         self._asker = Asker(settings)
-        self.fallbacks = Fallbacks([level.settings for level in self.traffic.ladder.levels], settings.cache)
-        context = ssl.create_default_context() if any(r.url.startswith("https") for r in settings.replica) else None
-        self.replicas = {
-            replica.name: Replica(replica, settings.timeouts.connect_s, context) for replica in settings.replica
-        }
+        self.fallbacks = self._fallbacks(settings)
+        self.replicas = {replica.name: self._replica(replica, settings) for replica in settings.replica}
         self._invariant = all(replica.invariant for replica in settings.replica)
         self._gaps: dict[str, Gaps] = {}
         self.observers: tuple[Observer, ...] = ()
         self._streams = open_streams(settings.sessions)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._name = secrets.token_hex(8).encode()  # no other process numbers requests under it
@@ -120,6 +126,8 @@ class Gateway:
         for task in list(self._tasks):
             task.cancel()
         if self._streams is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.gather(*(keeper.settled() for keeper in self._keepers)), KEEP_S)
             await self._streams.close()
         for observer in self.observers:
             observer.close()
@@ -129,7 +137,8 @@ class Gateway:
         now_s = self.now_s()
         for connection in [one for one in self.connections if one.expires_s <= now_s]:
             connection.expire()
-        self._admit(self.traffic.tick(now_s))
+        for traffic in {self.traffic, *(exchange.traffic for exchange in self._open)}:  # old ones after a reload
+            self._admit(traffic.tick(now_s))
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -164,6 +173,61 @@ class Gateway:
         """This moment on both clocks."""
         return Clock(self.now_s(), time.time())
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that have not ended."""
+        return len(self._open)
+
+    def order(self, replica: str, order: str) -> None:
+        """An operator's order: ``drain`` or ``eject`` takes a replica out (eject cuts what it does), ``readmit`` not.
+
+        Raises:
+            UnknownReplicaError: there is no such replica; nothing has changed.
+        """
+        if replica not in self.replicas:
+            raise UnknownReplicaError(f"no replica {replica!r}; known: {', '.join(self.replicas)}")
+        if order == "readmit":
+            self.traffic.fleet.readmit(replica)
+            return
+        self.traffic.fleet.take_out(replica, f"{order} by the operator")
+        if order == "eject":
+            self.abandon(replica, "ejected by the operator")
+
+    def abandon(self, replica: str, reason: str, *, waiting_only: bool = False) -> None:
+        """Whatever is asked of this replica is asked of others; ``waiting_only``: unless it has begun to answer."""
+        for exchange in list(self._open):
+            exchange.abandon(replica, reason, waiting_only=waiting_only)
+
+    def reload(self, settings: Settings) -> str:
+        """Use other settings from now on; requests that have begun end under the old ones.
+
+        Returns:
+            What was done. Where the gateway listens cannot be changed while it runs.
+        """
+        before = set(self.replicas)
+        replicas = {}
+        for replica in settings.replica:
+            known = self.replicas.get(replica.name)
+            same = known is not None and known.settings == replica
+            replicas[replica.name] = known if known is not None and same else self._replica(replica, settings)
+        moved = settings.listen != self.settings.listen or settings.admin != self.settings.admin
+        self.settings, self.limits, self.replicas = settings, settings.limits, replicas
+        self.traffic, self._asker = Traffic(settings, self._random, part=self._part), Asker(settings)
+        self.fallbacks = self._fallbacks(settings)
+        self._invariant = all(replica.invariant for replica in settings.replica)
+        told = [f"{len(replicas)} replicas"]
+        told += [f"{name} is new" for name in sorted(set(replicas) - before)]
+        told += [f"{name} is out" for name in sorted(before - set(replicas))]
+        told += ["[listen] and [admin] take effect at the next start"] if moved else []
+        return f"read again: {', '.join(told)}"
+
+    def _fallbacks(self, settings: Settings) -> Fallbacks:
+        return Fallbacks([level.settings for level in self.traffic.ladder.levels], settings.cache)
+
+    def _replica(self, replica: ReplicaSettings, settings: Settings) -> Replica:
+        context = ssl.create_default_context() if replica.url.startswith("https") else None
+        return Replica(replica, settings.timeouts.connect_s, context)
+
     def story_of(self, request: Request, ask: Ask) -> Story:
         """The beginning of what will be told of a request."""
         trace = request.header(b"traceparent") or b""
@@ -193,7 +257,7 @@ class Gateway:
         if not self._open:
             self._idle.set()
         self._waiting.pop(exchange.ask.number, None)
-        self._admit(self.traffic.done(self.now_s(), exchange.ask))
+        self._admit(exchange.traffic.done(self.now_s(), exchange.ask))
 
     def _admit(self, numbers: tuple[int, ...]) -> None:
         for number in numbers:
@@ -210,6 +274,7 @@ class Gateway:
         head = Head(stream=secrets.token_hex(16), owner=_owner(request), target=request.target, body=request.body)
         keeper = Keeper(self.settings.sessions, self._streams, send, lost)
         keeper.begin(head)
+        self._keepers.add(keeper)
         relay.number(Numbering(EventId(head.stream, 0, 0)))
         return keeper
 
@@ -234,6 +299,7 @@ class Gateway:
         relay.number(Numbering(last_of(claimed.entries, seen.stream), seen))
         keeper = Keeper(self.settings.sessions, streams, client.send, exchange.taken_over)
         keeper.take_over(seen.stream, claimed.generation)
+        self._keepers.add(keeper)
         exchange.go_on(first, relay, keeper, after(claimed.entries, seen))
 
     def relay_for(self, request: Request, ask: Ask) -> Relay | None:
