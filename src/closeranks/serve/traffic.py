@@ -23,6 +23,7 @@ from closeranks.serve.policies.limiter import Limiter
 from closeranks.serve.policies.redundancy import Quarantine, sampled
 from closeranks.serve.policies.retry_budget import Permit, RetryBudget, backoff_s
 from closeranks.serve.policies.router import Load
+from closeranks.serve.policies.tenants import TenantSettings
 from closeranks.serve.policies.window import Durations, Tally
 from closeranks.serve.settings import Settings
 from closeranks.serve.words import (
@@ -82,7 +83,7 @@ class Traffic:
         self.budget = RetryBudget(settings.budget, part=part)
         capacity = part * sum(load.capacity for _, load in loads if not load.standby)
         self.limiter = Limiter(settings.limiter, capacity)
-        tenants = tuple(msgspec.structs.replace(tenant, per_s=tenant.per_s * part) for tenant in settings.tenant)
+        tenants = tuple(_part_of(tenant, part) for tenant in settings.tenant)
         self.admission = Admission(settings.admission, tenants, self.limiter.limit)
         self.ladder = Ladder(settings.ladder)
         self.dependencies = {one.name: Dependency(one) for one in settings.dependency}
@@ -287,3 +288,10 @@ class Traffic:
     def force_level(self, now_s: float, level: int | None) -> Moved | None:
         """See ``Ladder.force``."""
         return self.ladder.force(now_s, level)
+
+
+def _part_of(tenant: TenantSettings, part: float) -> TenantSettings:
+    """One process's part of a quota; never less than one request, or nothing would ever pass."""
+    burst = max(1.0, tenant.burst * part) if tenant.burst else 0.0
+    in_flight = max(1.0, tenant.in_flight * part)
+    return msgspec.structs.replace(tenant, per_s=tenant.per_s * part, burst=burst, in_flight=in_flight)

@@ -25,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from closeranks.serve.policies.bounds import positive, within
 from closeranks.serve.policies.window import Tally
 from closeranks.serve.words import Outcome
 
@@ -66,6 +67,10 @@ class BreakerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     open_s: float = 5.0  # at first; it doubles while the probe fails
     open_max_s: float = 60.0
     lease_s: float = 30.0  # how long the one probe may take
+
+    def __post_init__(self) -> None:
+        positive(self, "in_a_row", "least", "window_s", "open_s", "open_max_s", "lease_s", "share")
+        within(self, 0, 1, "share")
 
 
 class Ticket(msgspec.Struct, frozen=True):
