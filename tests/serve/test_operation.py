@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -300,3 +301,17 @@ def test_the_command_serves_and_drains(tmp_path, processes):
             assert await server.wait() == 0
 
     run(script())
+
+
+@pytest.mark.process
+def test_the_shipped_alerts_speak_of_metrics_that_there_are():
+    done = subprocess.run(command("--alerts"), capture_output=True, text=True, timeout=60, check=True)
+    told = set(re.findall(r"closeranks_serve_\w+", done.stdout))
+
+    async def script():
+        async with gateway(ok) as (front, _, _):
+            return Metrics(partial(gauges, front)).text().decode()
+
+    there = run(script())
+    assert told
+    assert {name for name in told if name.removesuffix("_total") not in there} == set()
