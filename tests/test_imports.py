@@ -28,7 +28,7 @@ PURE_OF_CHECKPOINT = frozenset(
     | {"tiers"}
 )
 PURE_OF_SERVE = frozenset(
-    {"words", "relay", "traffic", "settings", "asking", "policies", "stream"}
+    {"words", "relay", "traffic", "settings", "asking", "fallbacks", "policies", "stream"}
     | {"http.head", "http.limits", "http.target"}
 )
 PURE_LIBRARIES = frozenset(

@@ -48,6 +48,7 @@ _FAULTS: Final = frozenset({Outcome.BROKEN, Outcome.SLOW, Outcome.UNREACHED, Out
 class _Life(msgspec.Struct):
     """What is remembered of a request until it is done."""
 
+    counted: bool = True  # by the admission; what goes on after its gateway has died never asked for it
     begun: bool = False
     course: Course | None = None
     began_s: float = 0.0
@@ -188,6 +189,8 @@ class Traffic:
             self.budget.ended(ask.cost)
         if life.begun:
             self._count(now_s, ask, life)
+        if not life.counted:
+            return ()
         return self._begin(now_s, self.admission.done(now_s, ask, begun=life.begun))
 
     def tick(self, now_s: float) -> tuple[int, ...]:
@@ -197,7 +200,10 @@ class Traffic:
         return self._begin(now_s, self.admission.next(now_s))
 
     def _life(self, now_s: float, ask: Ask) -> _Life:
-        return self._lives.setdefault(ask.number, _Life(begun=False, began_s=now_s))
+        life = self._lives.get(ask.number)
+        if life is None:
+            life = self._lives[ask.number] = _Life(counted=False, began_s=now_s)
+        return life
 
     def _level(self, ask: Ask) -> LevelSettings:
         life = self._lives.get(ask.number)
