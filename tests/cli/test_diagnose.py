@@ -1,11 +1,18 @@
 import gzip
 import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import closeranks
 from closeranks.cli.main import app_for
 from closeranks.gather import sources
+from real_run import eventually
 
 FULL = 'Traceback (most recent call last):\n  File "train.py", line 3\nOSError: [Errno 28] No space left on device\n'
 
@@ -94,6 +101,43 @@ def test_an_interrupt_ends_without_a_verdict_and_without_a_traceback(job, monkey
     done = invoke(job)
     assert done.exit_code == 130
     assert "interrupted; no verdict" in done.stderr
+
+
+def _when_read(pipe):
+    """The writing end, once somebody reads."""
+    ends = []
+
+    def opened():
+        try:
+            ends.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:  # nobody reads yet
+            return False
+        return True
+
+    assert eventually(opened, within_s=60)
+    return ends[0]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_pipe_is_read_and_ctrl_c_ends_the_waiting_for_it(tmp_path, interrupted):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-c", "from closeranks.cli.main import main; main()", "diagnose", str(pipe)]
+    environment = os.environ | {"PYTHONPATH": str(Path(closeranks.__file__).parents[1])}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        writer = _when_read(pipe)
+        os.write(writer, FULL.encode())
+        if interrupted:
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=60)
+        os.close(writer)
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == (130 if interrupted else 0)
+    assert "Traceback" not in stderr
+    assert stdout.startswith("" if interrupted else "VERDICT: disk full")
 
 
 def test_too_many_files_are_refused(job, monkeypatch):
