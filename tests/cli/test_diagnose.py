@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 
 import closeranks
 from closeranks.cli.main import app_for
+from closeranks.decide.node_records import Failed
 from closeranks.gather import sources
+from closeranks.run.node_history import NodeHistory
 from real_run import eventually
 
 FULL = 'Traceback (most recent call last):\n  File "train.py", line 3\nOSError: [Errno 28] No space left on device\n'
@@ -65,6 +67,17 @@ def test_a_kernel_log_turns_a_kill_into_a_lack_of_memory(tmp_path):
     log = tmp_path / "slurm-1.out"
     assert "VERDICT: process killed" in invoke(log).stdout
     assert "VERDICT: out-of-memory kill" in invoke(log, "--kernel-log", tmp_path / "k.txt").stdout
+
+
+def test_what_struck_a_node_before_makes_a_passing_fault_a_lasting_one(tmp_path):
+    log, past = tmp_path / "node7.log", tmp_path / "nodes.jsonl"
+    log.write_text("mlx5_core 0000:3b:00.0 eth0: Link is Down\n")
+    assert "transient" in invoke(log, "--node-history", past).stdout
+    history = NodeHistory(past)
+    for incident in range(3):
+        failed = Failed(host="node7", wall_s=1.0 + incident, run="r", incident=incident, fault="network loss")
+        history.add(failed)
+    assert "permanent" in invoke(log, "--node-history", past).stdout
 
 
 def test_packed_logs_and_recordings_are_read(tmp_path):
