@@ -132,7 +132,7 @@ class Carry:
         if isinstance(decision.event, IncidentOpened | IncidentClosed):
             self._hooks.run(decision.event)
         elif isinstance(decision.event, Decided):
-            self._keeping.loss_seen(decision.event.rung)
+            self._keeping.loss_seen(decision.event)
         elif isinstance(decision.event, ErrorSeen) and decision.event.detector == Seen.DIGEST.value:
             self._keeping.suspect(decision.event.detail)
         elif isinstance(decision.event, CorruptionSuspected):
