@@ -77,7 +77,7 @@ def diagnose(
         raise typer.Exit(INTERRUPTED) from None
     if collected.files + collected.recordings == len(collected.problems) > 0 and not collected.evidence:
         _fail("; ".join(map(harmless, collected.problems[:3])))
-    verdict = judge(collected.evidence, kernel_read=collected.kernel_read)
+    verdict = judge(collected.evidence, kernel_read=collected.kernel_read, ranks=collected.ranks)
     if as_json:
         sys.stdout.buffer.write(_json(verdict, collected) + b"\n")
     else:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from closeranks.cluster.absence import Absences
@@ -40,7 +41,7 @@ from closeranks.decide.protocol import (
     TermPoisoned,
     Tick,
 )
-from closeranks.events import AnyEvent, CoordinatorBegan, NodeAccepted, NodeGone, Stamp
+from closeranks.events import AnyEvent, CoordinatorBegan, IncidentClosed, NodeAccepted, NodeGone, Stamp
 from closeranks.frames import encode
 from closeranks.nodes import words
 from closeranks.nodes.link import Connection, Ears, End
@@ -73,6 +74,7 @@ class Coordinator:
         self.absences.has_room, self.absences.dispensable = self._mind.has_room, self._mind.dispensable
         self.absences.silent, self.absences.back = self._silent, self._back
         self._progress = Progress(bounds_of(options), self._ask)
+        self._progress.domains_of = self._domains_of
         self._agreement = Agreement()
         self._announcer = Announcer(self._record, self._attendees.get, self._complain)
         self._decisions: asyncio.Queue[Decision] = asyncio.Queue()
@@ -213,14 +215,27 @@ class Coordinator:
         attendee.report = word
         self.absences.reported(attendee)
         if word.failed:
-            self._note(
-                NodeGone(node=attendee.node, boot=attendee.boot, detail=f"it cannot take workers: {word.failed}")
-            )
+            self._turn_down(attendee, word)
             return
         if self._mind.whole:
             self._admit(attendee)
         else:
             self._arrived.set()
+
+    def _turn_down(self, attendee: Attendee, report: words.Report) -> None:
+        """The node says that it should get no work: it is counted with no longer, unless it holds seats."""
+        detail = f"it cannot take workers: {report.failed}"
+        spares: tuple[int, ...] = ()
+        if attendee.admitted:
+            there = [proc for proc in self._mind.state.procs.values() if proc.node == attendee.node]
+            if any(proc.seat is not None for proc in there):
+                return  # its own journal tells why; what trains there trains on
+            spares = tuple(proc.proc for proc in there)
+        self._note(NodeGone(node=attendee.node, boot=attendee.boot, detail=detail))
+        if attendee.admitted:
+            attendee.admitted = attendee.silent = False
+            self._feed(NodeLost(node=attendee.node, detail=detail))
+            attendee.send(words.Dismissed(procs=spares))
 
     def _admit(self, attendee: Attendee) -> None:
         """The controller counts with this node from now on."""
@@ -314,6 +329,8 @@ class Coordinator:
     def _decide(self, decision: Decision) -> None:
         if isinstance(decision, Note):
             self._note(decision.event)
+            if isinstance(decision.event, IncidentClosed):
+                self._progress.stragglers.recovered(decision.event.first_step_s)
         else:
             self._decisions.put_nowait(decision)
 
@@ -437,6 +454,10 @@ class Coordinator:
         frame = encode(word)  # once, however many nodes there are
         for attendee in self._attendees.values():
             attendee.send_frame(frame)
+
+    def _domains_of(self, node: str) -> Mapping[str, str]:
+        attendee = self._attendees.get(node)
+        return {} if attendee is None or attendee.introduction is None else attendee.introduction.domains
 
     def _ask(self, node: str, proc: int) -> None:
         attendee = self._attendees.get(node)

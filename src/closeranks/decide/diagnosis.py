@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from closeranks import faults
-from closeranks.decide.protocol import Crash
+from closeranks.decide.protocol import Crash, Hint
 
 # Numbers of Linux; the standard library's names would bring along calls that are not pure.
 SIGNALS: Mapping[int, str] = {
@@ -53,6 +53,10 @@ class Seen(StrEnum):
     NO_JOIN = "no-join"  # some processes called join, others did not
     DIGEST = "digest"  # state that must be equal is not
     NO_DONOR = "no-donor"  # nobody holds state that others could take
+    REPLAY = "replay"  # a seat computed something else when the step was repeated
+    OUTVOTED = "outvoted"  # the state of a seat is not that of the majority
+    NUMERICS = "numerics"  # the same wrong numbers came again, and no device is to blame
+    DIVERGED = "diverged"  # the losses say that the model is damaged
     NODE = "node"  # a node is gone with all that ran there
     SILENCE = "silence"  # a node was out of reach while others went on
     COORDINATOR = "coordinator"  # it was lost in the middle of something
@@ -73,6 +77,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     code: int | None = None
     signal: int | None = None
     crash: Crash | None = None
+    hint: Hint | None = None  # what the process's last words say
     left_at_step: int | None = None
     silent_s: float | None = None
     allowed_s: float | None = None
@@ -132,6 +137,11 @@ def diagnose(trouble: Trouble, *, repeated: bool, start_up: bool) -> Diagnosis:
 
     ``repeated``: its signature was seen before a recovery already; ``start_up``: the group had not closed a step.
     """
+    hint = trouble.hint
+    if hint is not None:
+        # What is exhausted or broken outside of the script stays the cause, however often it comes back.
+        evidence = (trouble.detail, f"its last words: {hint.words}")
+        return Diagnosis(fault=hint.fault, culprits=trouble.seats, confidence=hint.confidence, evidence=evidence)
     if trouble.crash is not None and trouble.crash.error in _NO_MEMORY:
         fault, confidence = faults.OUT_OF_MEMORY, 0.95
     elif repeated and trouble.crash is not None:
@@ -161,6 +171,10 @@ def _fault(trouble: Trouble) -> tuple[faults.Fault, float]:
         Seen.POISON: (faults.NETWORK_LOSS, 0.3),
         Seen.DEADLINE: (faults.RECOVERY_STUCK, 0.6),
         Seen.DIGEST: (faults.CORRUPT_REPLICA, 0.8),
+        Seen.REPLAY: (faults.WRONG_RESULT, 0.9),
+        Seen.OUTVOTED: (faults.CORRUPT_REPLICA, 0.95),
+        Seen.NUMERICS: (faults.BAD_NUMERICS, 0.8),
+        Seen.DIVERGED: (faults.BAD_NUMERICS, 0.6),
         Seen.CANARY: (faults.BAD_RECOVERY, 0.6),
         Seen.SILENCE: (faults.NETWORK_LOSS, 0.6),
         Seen.COORDINATOR: (faults.COORDINATOR_LOST, 0.9),

@@ -12,6 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from closeranks.decide.quarantine import Register
+from closeranks.decide.suspicion import Cause
 from closeranks.events import AnyEvent
 
 
@@ -26,6 +27,14 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     message: str
     where: str
     step: int
+
+
+class Hint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A fault outside of the script that the last words of a process name."""
+
+    fault: str  # a name of the catalogue
+    confidence: float
+    words: str
 
 
 class Origin(StrEnum):
@@ -69,6 +78,7 @@ class ProcEnded(_Value, frozen=True, tag=True):
     crash: Crash | None
     left_at_step: int | None  # it left the loop early after this closed step
     unkillable: bool = False
+    hint: Hint | None = None
 
 
 class ProcStuck(_Value, frozen=True, tag=True):
@@ -128,6 +138,19 @@ class ProcResumed(_Value, frozen=True, tag=True):
 
     proc: int
     term: int
+
+
+class StepRuled(_Value, frozen=True, tag=True):
+    """All members concluded the same from an attempt at a step, and leave the rest to the controller."""
+
+    proc: int
+    term: int
+    step: int
+    cause: Cause
+    seats: tuple[int, ...]  # to be replaced
+    stop: bool
+    roll_back: bool
+    reason: str
 
 
 class ProcSplits(_Value, frozen=True, tag=True):
@@ -254,6 +277,7 @@ Fact = (
     | ProcRegrouped
     | ProcRestored
     | ProcResumed
+    | StepRuled
     | ProcSplits
     | StateSaved
     | GroupLoaded

@@ -15,6 +15,7 @@ from closeranks.events import (
     CoordinatorBegan,
     CoordinatorFollowed,
     CoordinatorLost,
+    CurveSeen,
     DeadlineChanged,
     Decided,
     Diagnosed,
@@ -24,9 +25,11 @@ from closeranks.events import (
     IncidentClosed,
     IncidentOpened,
     IncidentWidened,
+    NetworkSlow,
     NodeAccepted,
     NodeGone,
     NodeStarted,
+    NodeUnwell,
     NormalAgain,
     PhaseBegan,
     PreflightDone,
@@ -49,12 +52,17 @@ from closeranks.events import (
     StackCaptured,
     StateLoaded,
     StepClosed,
+    StepHeld,
+    StepReplayed,
+    StepSkipped,
     StoreOpened,
+    StragglerNamed,
     TermBegan,
     TierMissed,
     TierReached,
     TimerSummary,
 )
+from closeranks.observe.health import describe_health
 
 
 class Level(IntEnum):
@@ -82,11 +90,18 @@ _TROUBLES = (
     IncidentOpened,
     IncidentWidened,
     FaultInjected,
+    StepHeld,
+    StepReplayed,
+    StepSkipped,
+    CurveSeen,
     SignalReceived,
     SaveFailed,
     TierMissed,
     CoordinatorLost,
     NodeGone,
+    StragglerNamed,
+    NetworkSlow,
+    NodeUnwell,
 )
 
 
@@ -129,7 +144,7 @@ def how_ended(exited: ProcessExited) -> str:
 
 def describe(event: AnyEvent) -> str:
     """What happened, in words."""
-    parts = (_describe_life, _describe_nodes, _describe_trouble, _describe_recovery, _describe_state)
+    parts = (_describe_life, _describe_nodes, describe_health, _describe_trouble, _describe_recovery, _describe_state)
     return next((told for part in parts if (told := part(event))), type(event).__name__)
 
 
@@ -200,6 +215,14 @@ def _describe_trouble(event: AnyEvent) -> str:
         case FaultInjected():
             place = "" if event.seat is None else f" in seat {event.seat}"
             return f"drill: {event.fault}{place} at step {event.step}, {event.moment}"
+        case StepHeld():
+            return f"step {event.step} held in attempt {event.attempt}: {'; '.join(event.findings)}"
+        case StepReplayed():
+            return f"step {event.step} replayed: {event.verdict}, {event.then}: {event.reason}"
+        case StepSkipped():
+            return f"step {event.step} closed without its update: {event.reason}"
+        case CurveSeen():
+            return f"{event.signature} at step {event.step}: {event.response}; {event.reason}"
         case IncidentOpened():
             return f"incident {event.incident} opened: {event.summary}"
         case IncidentWidened():
