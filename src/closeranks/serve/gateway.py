@@ -27,6 +27,7 @@ from closeranks.serve.sessions.opening import open_streams
 from closeranks.serve.sessions.record import EventId, Head, owner_of
 from closeranks.serve.sessions.store import StoreError
 from closeranks.serve.settings import ReplicaSettings, Settings
+from closeranks.serve.shared import LOOK_S, Shared
 from closeranks.serve.story import Observer, Story
 from closeranks.serve.stream.numbering import Numbering, after, last_of
 from closeranks.serve.stream.pace import Gaps, Pace
@@ -132,6 +133,11 @@ class Gateway:
         for observer in self.observers:
             observer.close()
         await asyncio.sleep(0)
+
+    def share(self, shared: Shared) -> None:
+        """Tell other processes of this gateway which breakers open, and hear it from them; until the loop ends."""
+        shared.exchange(self.now_s(), self.traffic.fleet)
+        self._loop.call_later(LOOK_S, self.share, shared)
 
     def _sweep(self) -> None:
         now_s = self.now_s()
