@@ -10,9 +10,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from closeranks.train import Batches, CollectiveRefused, Job, NotProtectable, PeerLost, join
+    from closeranks.train import Batches, CollectiveRefused, Guard, Job, NotProtectable, PeerLost, join
 
-__all__ = ["Batches", "CollectiveRefused", "Job", "NotProtectable", "PeerLost", "join"]
+__all__ = ["Batches", "CollectiveRefused", "Guard", "Job", "NotProtectable", "PeerLost", "join"]
 
 _HOMES = dict.fromkeys(__all__, "closeranks.train")
 

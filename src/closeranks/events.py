@@ -219,6 +219,7 @@ class StepClosed(Event, frozen=True, tag=True):
     losses: tuple[float | None, ...]
     repeated: bool = False  # a step of this or a higher number had been closed before
     seats: tuple[int, ...] = ()  # for which this record speaks, in a job on several nodes; empty: for all
+    own_s: tuple[float | None, ...] = ()  # by seat: until its last collective, without waits; see train/own_time.py
 
 
 class TimerSummary(Event, frozen=True, tag=True):
@@ -230,6 +231,60 @@ class TimerSummary(Event, frozen=True, tag=True):
     count: int
     p50_s: float
     p99_s: float
+
+
+# --- health -----------------------------------------------------------------------------------------------------
+
+
+class StragglerNamed(Event, frozen=True, tag=True):
+    """These seats keep the others waiting, step after step. A later record with other seats takes this one's place."""
+
+    step: int
+    seats: tuple[int, ...]
+    scope: str  # what they share: "seat", "seats", "node", or the level of a domain
+    where: str
+    cause: str  # a value of detect.straggler_cause.Cause
+    slower: float  # than the others: 0.15 for 15 %
+    z: float
+    break_even_s: float  # how long they must stay slow for a replacement to pay
+    reason: str
+
+
+class StragglerEased(Event, frozen=True, tag=True):
+    """These seats were named and keep nobody waiting any more."""
+
+    step: int
+    seats: tuple[int, ...]
+
+
+class NetworkSlow(Event, frozen=True, tag=True):
+    """Steps grew longer by what is spent in collectives; nobody's own time explains it."""
+
+    step: int
+    apart_s: float  # a step's time beyond the longest own time
+    usual_s: float
+
+
+class NodeChecked(Event, frozen=True, tag=True):
+    """This node's devices, memory, disk and links were tried before it took seats."""
+
+    level: str
+    outcomes: dict[str, str]  # by check: "passed", or "failed: ...", "absent: ...", "unknown: ..."
+    took_s: float
+
+
+class NodeUnwell(Event, frozen=True, tag=True):
+    """Telemetry of this node shows an error, or has stopped to show anything. Told once, until it is over."""
+
+    sign: str
+    detail: str
+    drain: bool  # the node should be given no new work
+
+
+class NodeWell(Event, frozen=True, tag=True):
+    """What NodeUnwell told is over."""
+
+    sign: str
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------
@@ -271,6 +326,54 @@ class FaultInjected(Event, frozen=True, tag=True):
     proc: int | None
     step: int
     moment: str
+
+
+class SeatEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one seat computed in a held attempt, before anybody else's gradients were added."""
+
+    seat: int
+    proc: int
+    finite: bool
+    norm: float | None  # of its gradients; None: not finite
+    fingerprint: str  # of its gradients
+    loss: float | None = None
+
+
+class StepHeld(Event, frozen=True, tag=True):
+    """A suspect attempt was not applied. It is repeated with the same samples, state and random numbers."""
+
+    step: int
+    attempt: int
+    findings: tuple[str, ...]
+    evidence: tuple[SeatEvidence, ...]
+    samples: tuple[int, ...]  # of the data set, in order; seats took slices of them
+    seed: int | None  # with step and seat it determines the random numbers; None: they are the script's own
+
+
+class StepReplayed(Event, frozen=True, tag=True):
+    """A held step was repeated."""
+
+    step: int
+    verdict: str  # "transient", "persistent", "repeated", "correct", "unrepeatable"
+    seats: tuple[int, ...]  # convicted, or to be tried in another process
+    then: str  # "apply", "replay", "skip", "await the supervisor"
+    reason: str
+
+
+class StepSkipped(Event, frozen=True, tag=True):
+    """The step was closed on all seats without its update."""
+
+    step: int
+    reason: str
+
+
+class CurveSeen(Event, frozen=True, tag=True):
+    """The training curve shows a known signature; ``response`` is what it calls for."""
+
+    step: int
+    signature: str
+    response: str
+    reason: str
 
 
 class IncidentOpened(Event, frozen=True, tag=True):
@@ -564,10 +667,20 @@ AnyEvent = (
     | Account
     | StepClosed
     | TimerSummary
+    | StragglerNamed
+    | StragglerEased
+    | NetworkSlow
+    | NodeChecked
+    | NodeUnwell
+    | NodeWell
     | ErrorSeen
     | DeadlineChanged
     | StackCaptured
     | FaultInjected
+    | StepHeld
+    | StepReplayed
+    | StepSkipped
+    | CurveSeen
     | IncidentOpened
     | IncidentWidened
     | Diagnosed

@@ -151,6 +151,22 @@ CORRUPT_REPLICA: Final = Fault(
     summary="State that must be equal on all seats differs on this one.",
     advice="Test the device and memory of this seat before using it again; look for code that updates one rank only.",
 )
+WRONG_RESULT: Final = Fault(
+    name="wrong result",
+    persistence=Persistence.INTERMITTENT,
+    manifestation=Manifestation.WRONG_VALUE,
+    scope=Scope.DEVICE,
+    summary="A seat computed something else when the very same step was repeated.",
+    advice="Test the device and memory of this seat before using it again; the job went on with the repeated step.",
+)
+BAD_NUMERICS: Final = Fault(
+    name="bad numerics",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.WRONG_VALUE,
+    scope=Scope.JOB,
+    summary="Losses or gradients are wrong, and they are the same each time the step is repeated.",
+    advice="Look at the samples of that step, the learning rate and the loss scale; choose what is done with cr.Guard.",
+)
 OUT_OF_MEMORY: Final = Fault(
     name="out of memory",
     persistence=Persistence.DETERMINISTIC,
@@ -502,6 +518,8 @@ CATALOGUE: Final = MappingProxyType(
             MISMATCHED_COLLECTIVE,
             NETWORK_LOSS,
             CORRUPT_REPLICA,
+            WRONG_RESULT,
+            BAD_NUMERICS,
             OUT_OF_MEMORY,
             DISK_FULL,
             NODE_LOST,

@@ -11,6 +11,9 @@ from typing import Any
 import msgspec
 
 from closeranks import frames
+from closeranks.decide.suspicion import Cause
+from closeranks.detect.numerics import Signature
+from closeranks.events import SeatEvidence
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
@@ -173,6 +176,41 @@ class Timer(_Message, frozen=True, tag=True):
     p99_s: float
 
 
+class Held(_Message, frozen=True, tag=True):
+    """A suspect attempt was not applied; the step is repeated."""
+
+    step: int
+    attempt: int
+    findings: tuple[str, ...]
+    evidence: tuple[SeatEvidence, ...]
+    samples: tuple[int, ...]
+    seed: int | None
+
+
+class Ruled(_Message, frozen=True, tag=True):
+    """What all seats concluded from an attempt. Every seat says it when the supervisor is to act."""
+
+    term: int
+    step: int
+    verdict: str  # of a replay; "": there was none
+    then: str
+    cause: Cause
+    seats: tuple[int, ...]
+    stop: bool
+    roll_back: bool
+    reason: str
+    record: bool  # this seat's word goes to the journal, as the lowest one that is not convicted
+
+
+class CurveSeen(_Message, frozen=True, tag=True):
+    """The training curve shows a signature."""
+
+    term: int
+    step: int
+    signature: Signature
+    act: bool  # the script wants it answered, if the answer is to roll back
+
+
 class Injected(_Message, frozen=True, tag=True):
     """A drill's fault is about to strike in this process."""
 
@@ -203,6 +241,9 @@ WorkerMessage = (
     | Pong
     | Stack
     | Timer
+    | Held
+    | Ruled
+    | CurveSeen
     | Injected
 )
 

@@ -1,9 +1,12 @@
 import signal
 
 import pytest
+from typer.testing import CliRunner
 
+from closeranks.cli.main import app_for
 from closeranks.decide.diagnosis import Seen, Trouble, diagnose
 from closeranks.decide.protocol import Crash
+from closeranks.events import Diagnosed
 from closeranks.run.last_words import hint_of
 from closeranks.run.processes import Ended
 
@@ -59,3 +62,16 @@ def test_the_diagnosis_takes_the_hint_and_keeps_its_words(tmp_path):
         diagnosis = diagnose(trouble, repeated=repeated, start_up=repeated)
         assert diagnosis.fault == "disk full"
         assert diagnosis.evidence[1] == "its last words: OSError: [Errno 28] No space left on device"
+
+
+@pytest.mark.process
+def test_a_run_whose_process_says_why_it_dies_is_diagnosed_by_it_at_once_and_afterwards(start_run):
+    script = "echo 'OSError: [Errno 28] No space left on device' >&2; exit 1"
+    run = start_run(script, "--max-restarts", "0", "--no-python", "sh")
+    run.end()
+    assert [event.fault for event in run.events(Diagnosed)] == ["disk full"]
+    arguments = ["diagnose", str(run.folder)]
+    done = CliRunner().invoke(app_for(arguments), arguments)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("VERDICT: disk full")
+    assert "culprit: rank 0" in done.stdout

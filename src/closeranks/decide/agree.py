@@ -6,12 +6,12 @@ majority is outvoted: it takes part, but receives.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
 
 from closeranks.decide.protocol import ProcPaused
+from closeranks.detect.corruption import vote
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,20 +50,20 @@ def agree(brought: Mapping[int, ProcPaused], newcomers: frozenset[int]) -> Plan 
         return NoDonor(reason=_why_no_donor(brought))
     step = max(b.closed_step for b in able.values())
     newest = {seat: b.digest for seat, b in able.items() if b.closed_step == step}
-    digest, votes = Counter(newest.values()).most_common(1)[0]
-    if 2 * votes <= len(newest):
+    counted = vote(newest)
+    if not counted.settled:
         digests = ", ".join(f"seat {seat}: {d[:12]}" for seat, d in sorted(newest.items()))
         return NoMajority(step=step, reason=f"digests at step {step} have no majority ({digests})")
-    majority = sorted(seat for seat, d in newest.items() if d == digest)
+    majority = counted.majority
     receivers = tuple(sorted((set(brought) | newcomers) - set(majority)))
-    outvoted = tuple(sorted(seat for seat, d in newest.items() if d != digest))
+    outvoted = counted.outvoted
     donor = majority[0] if receivers else None
     return Plan(
         step=step,
         donor=donor,
         receivers=receivers,
         outvoted=outvoted,
-        reason=_in_words(donor, votes, len(newest), receivers, outvoted),
+        reason=_in_words(donor, len(majority), len(newest), receivers, outvoted),
     )
 
 

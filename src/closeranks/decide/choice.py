@@ -12,7 +12,7 @@ from closeranks.decide.turn import Turn
 from closeranks.events import Decided, Phase, Rung
 
 FROM_SCRATCH = (Rung.SHRINK, Rung.COLD_RESTART, Rung.ROLL_BACK)  # the group ends and starts again
-_UNTRUSTED = frozenset({Seen.DIGEST, Seen.NO_DONOR, Seen.CANARY})
+_UNTRUSTED = frozenset({Seen.DIGEST, Seen.NO_DONOR, Seen.CANARY, Seen.DIVERGED})
 
 
 def choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless: str, relieved: bool) -> ladder.Choice:

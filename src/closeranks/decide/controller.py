@@ -11,7 +11,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from closeranks.decide import blame, endings, exits, membership, memory, nodes, recovery, reports, trouble
+from closeranks.decide import (
+    blame,
+    convictions,
+    endings,
+    exits,
+    membership,
+    memory,
+    nodes,
+    recovery,
+    reports,
+    trouble,
+)
 from closeranks.decide.budgets import Ledger
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.pace import Pace
@@ -39,6 +50,7 @@ from closeranks.decide.protocol import (
     StateSaved,
     StateSuspected,
     StepDone,
+    StepRuled,
     StopAsked,
     TermPoisoned,
     Tick,
@@ -200,6 +212,11 @@ def _resumed(turn: Turn, fact: ProcResumed) -> None:
         turn.stage(proc, Stage.LOOPING)
 
 
+def _ruled(turn: Turn, fact: StepRuled) -> None:
+    if _member(turn, fact.proc, fact.term) is not None:
+        convictions.ruled(turn, fact)
+
+
 def _state_saved(turn: Turn, fact: StateSaved) -> None:
     # The newest, not the highest: after a roll back the steps that were given up do not count.
     turn.update(saved_step=fact.step)
@@ -261,6 +278,7 @@ _HANDLERS: dict[type[Fact], Callable[[Turn, Any], None]] = {
     ProcRegrouped: _regrouped,
     ProcRestored: _restored,
     ProcResumed: _resumed,
+    StepRuled: _ruled,
     ProcSplits: _splits,
     StateSaved: _state_saved,
     GroupLoaded: _group_loaded,

@@ -53,6 +53,10 @@ class Seen(StrEnum):
     NO_JOIN = "no-join"  # some processes called join, others did not
     DIGEST = "digest"  # state that must be equal is not
     NO_DONOR = "no-donor"  # nobody holds state that others could take
+    REPLAY = "replay"  # a seat computed something else when the step was repeated
+    OUTVOTED = "outvoted"  # the state of a seat is not that of the majority
+    NUMERICS = "numerics"  # the same wrong numbers came again, and no device is to blame
+    DIVERGED = "diverged"  # the losses say that the model is damaged
     NODE = "node"  # a node is gone with all that ran there
     SILENCE = "silence"  # a node was out of reach while others went on
     COORDINATOR = "coordinator"  # it was lost in the middle of something
@@ -167,6 +171,10 @@ def _fault(trouble: Trouble) -> tuple[faults.Fault, float]:
         Seen.POISON: (faults.NETWORK_LOSS, 0.3),
         Seen.DEADLINE: (faults.RECOVERY_STUCK, 0.6),
         Seen.DIGEST: (faults.CORRUPT_REPLICA, 0.8),
+        Seen.REPLAY: (faults.WRONG_RESULT, 0.9),
+        Seen.OUTVOTED: (faults.CORRUPT_REPLICA, 0.95),
+        Seen.NUMERICS: (faults.BAD_NUMERICS, 0.8),
+        Seen.DIVERGED: (faults.BAD_NUMERICS, 0.6),
         Seen.CANARY: (faults.BAD_RECOVERY, 0.6),
         Seen.SILENCE: (faults.NETWORK_LOSS, 0.6),
         Seen.COORDINATOR: (faults.COORDINATOR_LOST, 0.9),

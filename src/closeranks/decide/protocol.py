@@ -12,6 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from closeranks.decide.quarantine import Register
+from closeranks.decide.suspicion import Cause
 from closeranks.events import AnyEvent
 
 
@@ -139,6 +140,19 @@ class ProcResumed(_Value, frozen=True, tag=True):
     term: int
 
 
+class StepRuled(_Value, frozen=True, tag=True):
+    """All members concluded the same from an attempt at a step, and leave the rest to the controller."""
+
+    proc: int
+    term: int
+    step: int
+    cause: Cause
+    seats: tuple[int, ...]  # to be replaced
+    stop: bool
+    roll_back: bool
+    reason: str
+
+
 class ProcSplits(_Value, frozen=True, tag=True):
     """The script of this process splits its batches as it is told, up to so many times finer than it means to."""
 
@@ -263,6 +277,7 @@ Fact = (
     | ProcRegrouped
     | ProcRestored
     | ProcResumed
+    | StepRuled
     | ProcSplits
     | StateSaved
     | GroupLoaded

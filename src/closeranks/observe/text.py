@@ -20,6 +20,7 @@ from closeranks.events import (
     CoordinatorLost,
     CorruptionCleared,
     CorruptionSuspected,
+    CurveSeen,
     DeadlineChanged,
     Decided,
     Diagnosed,
@@ -29,11 +30,13 @@ from closeranks.events import (
     IncidentClosed,
     IncidentOpened,
     IncidentWidened,
+    NetworkSlow,
     NodeAccepted,
     NodeBlamed,
     NodeGone,
     NodeQuarantined,
     NodeStarted,
+    NodeUnwell,
     NormalAgain,
     PersonNeeded,
     PhaseBegan,
@@ -57,12 +60,17 @@ from closeranks.events import (
     StackCaptured,
     StateLoaded,
     StepClosed,
+    StepHeld,
+    StepReplayed,
+    StepSkipped,
     StoreOpened,
+    StragglerNamed,
     TermBegan,
     TierMissed,
     TierReached,
     TimerSummary,
 )
+from closeranks.observe.health import describe_health
 
 
 class Level(IntEnum):
@@ -90,11 +98,18 @@ _TROUBLES = (
     IncidentOpened,
     IncidentWidened,
     FaultInjected,
+    StepHeld,
+    StepReplayed,
+    StepSkipped,
+    CurveSeen,
     SignalReceived,
     SaveFailed,
     TierMissed,
     CoordinatorLost,
     NodeGone,
+    StragglerNamed,
+    NetworkSlow,
+    NodeUnwell,
     CanaryFailed,
     CorruptionSuspected,
     NodeQuarantined,
@@ -141,7 +156,10 @@ def how_ended(exited: ProcessExited) -> str:
 
 def describe(event: AnyEvent) -> str:
     """What happened, in words."""
-    parts = (_describe_life, _describe_nodes, _describe_trouble, _describe_recovery, _describe_doubts, _describe_state)
+    parts = (
+        *(_describe_life, _describe_nodes, describe_health, _describe_trouble, _describe_recovery),
+        *(_describe_doubts, _describe_state),
+    )
     return next((told for part in parts if (told := part(event))), type(event).__name__)
 
 
@@ -212,6 +230,14 @@ def _describe_trouble(event: AnyEvent) -> str:
         case FaultInjected():
             place = "" if event.seat is None else f" in seat {event.seat}"
             return f"drill: {event.fault}{place} at step {event.step}, {event.moment}"
+        case StepHeld():
+            return f"step {event.step} held in attempt {event.attempt}: {'; '.join(event.findings)}"
+        case StepReplayed():
+            return f"step {event.step} replayed: {event.verdict}, {event.then}: {event.reason}"
+        case StepSkipped():
+            return f"step {event.step} closed without its update: {event.reason}"
+        case CurveSeen():
+            return f"{event.signature} at step {event.step}: {event.response}; {event.reason}"
         case IncidentOpened():
             return f"incident {event.incident} opened: {event.summary}"
         case IncidentWidened():

@@ -6,6 +6,8 @@ import functools
 import os
 from collections.abc import Callable
 
+import msgspec
+
 from closeranks import messages
 from closeranks.decide.protocol import (
     Crash,
@@ -17,16 +19,23 @@ from closeranks.decide.protocol import (
     ProcRestored,
     ProcResumed,
     ProcSplits,
+    StepRuled,
     TermPoisoned,
 )
+from closeranks.decide.suspicion import Cause, Next
+from closeranks.detect.numerics import RESPONSES, Action, in_words
 from closeranks.drill import blows
 from closeranks.events import (
+    CurveSeen,
     FaultInjected,
     PreflightDone,
     ProcessFailed,
     ProcessJoined,
     ProcessReady,
     SeatStalled,
+    StepHeld,
+    StepReplayed,
+    StepSkipped,
     TimerSummary,
 )
 from closeranks.run.context import Context
@@ -187,6 +196,62 @@ class Ears:
                     count=message.count,
                     p50_s=message.p50_s,
                     p99_s=message.p99_s,
+                )
+            )
+
+    @_hear.register
+    def _(self, message: messages.Held, _worker: Worker) -> None:
+        told = msgspec.structs.asdict(message)
+        self._context.note(StepHeld(**told))
+
+    @_hear.register
+    def _(self, message: messages.Ruled, worker: Worker) -> None:
+        if message.verdict and message.record:
+            replayed = StepReplayed(
+                step=message.step,
+                verdict=message.verdict,
+                seats=message.seats,
+                then=message.then,
+                reason=message.reason,
+            )
+            self._context.note(replayed)
+            if message.then == Next.SKIP:
+                self._context.note(StepSkipped(step=message.step, reason=message.reason))
+        if message.cause is not Cause.NOTHING:
+            self._context.feed(
+                StepRuled(
+                    proc=worker.proc,
+                    term=message.term,
+                    step=message.step,
+                    cause=message.cause,
+                    seats=message.seats,
+                    stop=message.stop,
+                    roll_back=message.roll_back,
+                    reason=message.reason,
+                )
+            )
+
+    @_hear.register
+    def _(self, message: messages.CurveSeen, worker: Worker) -> None:
+        response = RESPONSES[message.signature]
+        seen = CurveSeen(
+            step=message.step,
+            signature=message.signature.value,
+            response=in_words(response),
+            reason=response.reason,
+        )
+        self._context.note(seen)
+        if message.act and response.action is Action.ROLL_BACK:
+            self._context.feed(
+                StepRuled(
+                    proc=worker.proc,
+                    term=message.term,
+                    step=message.step,
+                    cause=Cause.NUMERICS,
+                    seats=(),
+                    stop=False,
+                    roll_back=True,
+                    reason=f"{message.signature} at step {message.step}: {response.reason}",
                 )
             )
 

@@ -7,6 +7,7 @@ poisoned. Only errors of the inner group poison; a caller's own mistake is raise
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,7 +36,9 @@ class OuterWork(dist.Work):  # type: ignore[misc]
         self._world = world
 
     def wait(self, timeout: Any = None) -> bool:  # noqa: ARG002 - torch's signature; the inner group has the timeout
+        began_ns = time.monotonic_ns()
         self._future.wait()
+        self._world.own.waited(began_ns)
         _raise_in_user_code(self._world)
         return True
 
@@ -69,11 +72,13 @@ class _WatchedWork(dist.Work):  # type: ignore[misc]
     def wait(self, timeout: Any = None) -> bool:
         if self._pending:
             self._pending = False
+            began_ns = time.monotonic_ns()
             try:
                 self._work.wait(timeout) if timeout is not None else self._work.wait()
             except RuntimeError as error:
                 self._world.poison_term(self._term, first_line(error))
             finally:
+                self._world.own.waited(began_ns)
                 self._world.returned()
         _raise_in_user_code(self._world)
         return True
@@ -271,6 +276,13 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
         inner_future.add_done_callback(finish)
         return OuterWork(flight.future, world)
 
+    def _show(self, tensors: Any) -> None:
+        """Gradients are what is reduced inside of backward."""
+        show = self._world.on_gradients
+        if show is not None and torch._C._current_graph_task_id() != -1:
+            for tensor in tensors:
+                show(tensor)
+
     def _begin_record(self, operation: str, result: Any) -> Callable[[Any], None] | None:
         setup = self._world.setup
         if not isinstance(setup, setup_record.Recorder):
@@ -285,6 +297,7 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
     # --- collectives; the signatures are torch's ----------------------------------------------------------------
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        self._show(tensors)
         return self._run("allreduce", tensors, lambda b: b.allreduce(tensors, opts or c10d.AllreduceOptions()))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
@@ -343,6 +356,7 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
     def reduce_scatter_single(self, output: Any, value: Any, opts: Any = None) -> Any:
         opts = opts or c10d.ReduceScatterOptions()
         names = ("reduce_scatter_single", "_reduce_scatter_base")
+        self._show([value])
         return self._run("reduce_scatter_single", [output], lambda b: _either(b, *names)(output, value, opts))
 
     _reduce_scatter_base = reduce_scatter_single

@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import closeranks.vitals as vitals_page
 from closeranks import messages
+from closeranks.decide.suspicion import BASIC, Guard, guard_of
 from closeranks.drill import inject
 from closeranks.events import Category
 from closeranks.signs import Doing
@@ -27,6 +28,7 @@ from closeranks.train import group, setup_record
 from closeranks.train.alone import LastingAlone, lasting_alone
 from closeranks.train.batches import Batches
 from closeranks.train.control import Control
+from closeranks.train.held import HeldAttempts
 from closeranks.train.keeping import Keeping
 from closeranks.train.poison import PeerLost
 from closeranks.train.protected import Protected
@@ -34,7 +36,7 @@ from closeranks.train.randomness import Randomness
 from closeranks.train.rehearsal import Rehearsal
 from closeranks.train.seat_page import SeatPage
 from closeranks.train.steps import Loop, Step
-from closeranks.train.timers import Timers
+from closeranks.train.timers import Timers, watch_garbage
 from closeranks.train.undo import UndoArea, ddp_parts
 from closeranks.train.untyped import dist
 from closeranks.train.world import Attempt, World
@@ -91,7 +93,9 @@ class _Environment(msgspec.Struct, frozen=True):
 _current: Job | None = None
 
 
-def join(*, seed: int = 0, randomness: bool = True, timeout: timedelta = DEFAULT_TIMEOUT) -> Job:
+def join(
+    *, seed: int = 0, randomness: bool = True, timeout: timedelta = DEFAULT_TIMEOUT, guard: Guard | str = BASIC
+) -> Job:
     """Take part in the job: call it instead of ``init_process_group``, once, before the model is built.
 
     Under ``closeranks run`` the process becomes a supervised member; under torchrun it trains without supervision;
@@ -102,8 +106,10 @@ def join(*, seed: int = 0, randomness: bool = True, timeout: timedelta = DEFAULT
         randomness: False leaves the random generators to the script, and with them the promise that a repeated
             step draws the same numbers in a replacement.
         timeout: of a collective, as in ``init_process_group``.
+        guard: how attempts are watched before they are applied: "off", "basic", "full", or a ``Guard``.
 
     Raises:
+        ValueError: there is no such guard; nothing was changed.
         RuntimeError: called twice, or a process group exists already; nothing was changed.
     """
     global _current  # noqa: PLW0603 - torch.distributed has one default group, so there is one job
@@ -112,7 +118,7 @@ def join(*, seed: int = 0, randomness: bool = True, timeout: timedelta = DEFAULT
     if dist.is_initialized():
         raise RuntimeError("closeranks.join() takes the place of init_process_group(); remove that call")
     environment = _Environment.read()
-    job = Job(environment, Randomness(seed, managed=randomness))
+    job = Job(environment, Randomness(seed, managed=randomness), guard_of(guard))
     if environment is not None:
         job._join_supervised(environment, timeout)
     else:
@@ -133,10 +139,9 @@ def _join_alone(timeout: timedelta) -> None:
 class Job:
     """One member of the job. Made by ``join``."""
 
-    def __init__(self, environment: _Environment | None, randomness: Randomness) -> None:
+    def __init__(self, environment: _Environment | None, randomness: Randomness, guard: Guard) -> None:
         self.protected = Protected()
         self.randomness = randomness
-        self.timers = Timers()
         self.batches: Batches | None = None
         self.control: Control | None = None
         self.page: SeatPage | None = None
@@ -159,7 +164,9 @@ class Job:
         else:
             self.world = World(environment.size, environment.seat, Vitals(environment.vitals_fd))
         self.world.vitals.begin(Category.START_UP)
+        self.timers = Timers(self.world.vitals.sections)
         self.undo = UndoArea(self.protected, randomness)
+        self.held = HeldAttempts(self, guard, 0 if environment is None else environment.proc)
         self._loop = Loop(self)
         self._hook = register_optimizer_step_pre_hook(self._before_apply)
 
@@ -248,7 +255,8 @@ class Job:
         if name.startswith(("save", "snapshot", "checkpoint")):
             self.world.vitals.spend(Category.SNAPSHOT)
         try:
-            yield
+            with self.world.own.apart():
+                yield
         except PeerLost:
             if self.world.poison is None:
                 raise
@@ -267,9 +275,11 @@ class Job:
         self.keeping = Keeping(environment.arenas, self.protected, self.randomness)
         world.on_poison = lambda term, detail: self.require_control().send(messages.Poisoned(term=term, detail=detail))
         world.on_backward = self._on_backward
+        world.on_gradients = self.held.show
         world.wait_for_seat = self._wait_for_seat
         self._arm()
         self.control.start()
+        watch_garbage(self.timers)
         self.control.send(messages.Joined(facts=_facts()))
         group.register(lambda: self.world)
         world.setup = setup_record.read(environment.setup_fd) if self.newcomer else setup_record.Recorder()
@@ -346,15 +356,18 @@ class Job:
 
     # --- hooks into the attempt --------------------------------------------------------------------------------
 
-    def _before_apply(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def _before_apply(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         world = self.world
         if world.attempt is not Attempt.OPEN:
             return
         world.raise_if_poisoned()
+        self.held.settle(optimizer)
         while not world.vitals.may_act:  # our node is cut off, or its supervisor is frozen: another may sit here soon
             time.sleep(_LEASE_LOOK_S)
             world.raise_if_poisoned()
         world.attempt = Attempt.APPLYING
+        world.applied_ns = time.monotonic_ns()
+        world.own.begin(world.applied_ns)
         words = world.vitals.words
         if words[Field.DOING] != Doing.STARTING:
             words[Field.DOING] = Doing.APPLYING

@@ -16,6 +16,18 @@ class PeerLost(RuntimeError):
         self.detail = detail
 
 
+class AttemptHeld(RuntimeError):
+    """Something odd was found before the update: the attempt is void on all seats, and the step is repeated or skipped.
+
+    Raised by the optimizer. State left behind: model and optimizer are as they were before the attempt once the block
+    has ended.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"step {step} is held: something odd was found before its update; the block ends here")
+        self.step = step
+
+
 class CollectiveRefused(RuntimeError):
     """A collective was called where a lost peer could no longer be survived; nothing was sent."""
 

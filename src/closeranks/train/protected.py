@@ -7,7 +7,7 @@ seats; it is digested, compared, and transferred from a donor. Seat-local state 
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase
@@ -16,6 +16,9 @@ from closeranks.train import digest as digests
 from closeranks.train import tree
 from closeranks.train.batches import Batches
 from closeranks.train.tree import NotProtectable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @runtime_checkable
@@ -97,6 +100,16 @@ class Protected:
             structure[name] = tree.flatten(name, other.state_dict(), tensors)
             named += tensors.items()
         return named, structure
+
+    def replicated_tensors(self) -> Iterator[torch.Tensor]:
+        """Parameters and optimizer state, in an order that is the same on all seats; the live ones."""
+        for module in self.modules.values():
+            yield from (whole(p.detach()) for p in module.parameters())
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    entry = optimizer.state.get(parameter, {})
+                    yield from (whole(one) for one in entry.values() if isinstance(one, torch.Tensor))
 
     def digest(self) -> str:
         """Digest of the replicated state."""

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from closeranks import messages
+from closeranks.decide.suspicion import Next
+from closeranks.detect.timings import FETCHING, UPDATING
 from closeranks.events import Category
 from closeranks.signs import Doing
 from closeranks.train import transfer
@@ -82,6 +84,10 @@ class Step:
         """Run what on_close collected."""
         for callback in self._callbacks:
             callback()
+
+    def forget_callbacks(self) -> None:
+        """The step is closed without its update: nothing has happened that on_close could tell of."""
+        self._callbacks.clear()
 
     def micro_batches(self, count: int) -> Iterator[MicroBatch]:
         """Split this seat's batch into ``count`` parts for gradient accumulation.
@@ -179,12 +185,16 @@ class Loop:
         if job.control is not None and not step.rehearsal:  # without a supervisor nothing is tried again
             job.undo.take()
         if job.batches is not None:
+            fetched_ns = time.monotonic_ns()
             step.batch = job.batches.fetch(step.number, world.seat or 0, world.size)
+            job.timers.show(FETCHING, time.monotonic_ns() - fetched_ns)
         job.randomness.set_for(step.number, world.seat or 0)
         self._attempt = self._attempt + 1 if self._last == step.number else 1
         self._last = step.number
+        job.held.open(self._attempt, rehearsal=step.rehearsal)
         self.lasting.hear_of_saves()
         world.opened_ns = time.monotonic_ns()
+        world.own.open(world.opened_ns)
         world.backward_seen = step.rehearsal
         world.attempt = Attempt.OPEN
         world.vitals.open_step(step.number, self._attempt, world.opened_ns)
@@ -211,19 +221,38 @@ class Loop:
         world = self.world
         applying = world.attempt is Attempt.APPLYING
         world.attempt = Attempt.NONE
+        if applying:
+            self.job.timers.show(UPDATING, time.monotonic_ns() - world.applied_ns)
+        else:
+            world.own.begin(time.monotonic_ns())
         if world.poison is not None and not applying:
             self._lost_since_ns, self._void = world.opened_ns, None if step.rehearsal else step
+            return error is None or isinstance(error, Exception)
+        if self.job.held.outcome is not None and not applying:
+            self._void_held(step, self.job.held.outcome)
             return error is None or isinstance(error, Exception)
         if error is not None:
             return False
         if step.rehearsal:
             return False
-        self._close(step)
+        self._close(step, applied=applying)
         return False
 
-    def _close(self, step: Step) -> None:
+    def _void_held(self, step: Step, outcome: Next) -> None:
+        """All seats found something odd before the update: undo the attempt; the step comes again, or never."""
+        world = self.world
+        if not world.wait_quiet(_QUIET_S):
+            raise RuntimeError(f"step {step.number} is held, and its collectives still run after {_QUIET_S:.0f} s")
+        self.job.undo.restore()
+        world.vitals.spend(Category.REPEATED, at_ns=world.opened_ns)
+        if outcome is Next.SKIP:
+            step.forget_callbacks()
+            self._close(step, applied=False)
+
+    def _close(self, step: Step, *, applied: bool) -> None:
         job = self.job
         job.strike("closing", step.number)
+        job.held.closed(step.number, applied=applied)
         if job.page is not None:
             job.page.write(step.number)
         self.closed = step.number
@@ -361,6 +390,7 @@ class Loop:
                 continue
             break
         self._to_report_resume = True
+        self.world.own.forget()
         self._close_with_the_others()
         self.lasting.snapshot_if_due()
 

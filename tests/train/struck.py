@@ -1,0 +1,127 @@
+"""A small training script in which numbers go wrong. Its first argument says which; the second is the number of steps.
+
+What a strike decides it decides once in a run, unless it says otherwise, so a recovered run ends like ``nothing``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import closeranks as cr
+
+WIDTH = 32
+BAD_SAMPLES_STEP = 5
+RUN = Path(os.environ["CLOSERANKS_RUN_DIR"])
+
+
+class Numbers:
+    """The data: sample ``index`` is the same on every rank."""
+
+    def __len__(self) -> int:
+        return 600
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))
+
+
+def once(name: str) -> bool:
+    """True for the first process of the run that asks."""
+    try:
+        os.close(os.open(RUN / name, os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def flip(tensor: torch.Tensor, bit: int, index: int = 0) -> None:
+    words = tensor.detach().view(-1).view(torch.int32)
+    words[index] ^= 1 << bit
+
+
+def in_gradient(model: nn.Module, change: Callable[[torch.Tensor], None]) -> None:
+    """Change a gradient of this seat on its way to the reduction."""
+
+    def strike(gradient: torch.Tensor) -> torch.Tensor:
+        changed = gradient.clone()
+        change(changed)
+        handle.remove()
+        return changed
+
+    handle = next(iter(model.parameters())).register_hook(strike)
+
+
+def nan_once(job: cr.Job, model: nn.Module, _: torch.optim.Optimizer) -> None:
+    if job.rank == 2 and once("nan"):
+        in_gradient(model, lambda gradient: gradient.view(-1).__setitem__(3, float("nan")))
+
+
+def weight_once(job: cr.Job, model: nn.Module, _: torch.optim.Optimizer) -> None:
+    if job.rank == 1 and once("weight"):
+        flip(next(iter(model.parameters())), 3, 17)
+
+
+def moment_once(job: cr.Job, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    if job.rank == 2 and once("moment"):
+        flip(optimizer.state[next(iter(model.parameters()))]["exp_avg"], 20, 5)
+
+
+def reduced_once(job: cr.Job, model: nn.Module, _: torch.optim.Optimizer) -> None:
+    """After the reduction, in the gradient that is about to be applied."""
+    if job.rank == 0 and once("reduced"):
+        gradient = next(iter(model.parameters())).grad
+        assert gradient is not None
+        flip(gradient, 5)
+
+
+def stubborn(job: cr.Job, model: nn.Module, _: torch.optim.Optimizer) -> None:
+    """A device that computes nonsense each time, until the process is another one."""
+    if job.rank == 1 and os.environ["CLOSERANKS_PROC"] == "2":
+        in_gradient(model, lambda gradient: gradient.view(-1).__setitem__(3, float("inf")))
+
+
+# By the step before whose forward pass, or after whose backward pass, they strike.
+BEFORE = {
+    "two": {6: nan_once, 9: weight_once},
+    "full": {9: moment_once},
+    "stubborn": {6: stubborn},
+}
+AFTER = {"full": {6: reduced_once}}
+GUARDS = {
+    "full": cr.Guard(level="full", digest_share=1.0),
+    "stubborn": cr.Guard(elsewhere=True, digest_share=1.0),
+}
+
+
+def main(what: str, steps: int) -> None:
+    torch.set_num_threads(1)
+    job = cr.join(seed=7, guard=GUARDS.get(what, cr.Guard(digest_share=1.0)))  # a digest in every step
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Numbers(), global_batch=9, seed=3))
+    for step in job.steps(until=steps):
+        with step:
+            if what == "skipped" and step.number == BAD_SAMPLES_STEP:
+                continue
+            if strike := BEFORE.get(what, {}).get(step.number):
+                strike(job, model, optimizer)
+            loss = (model(step.batch) - step.batch).square().mean()
+            if what == "data" and step.number == BAD_SAMPLES_STEP and job.rank == 2:
+                loss = loss * float("nan")
+            loss.backward()
+            if strike := AFTER.get(what, {}).get(step.number):
+                strike(job, model, optimizer)
+            step.report(loss=loss)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
