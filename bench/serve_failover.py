@@ -115,10 +115,10 @@ def measured(bench: Bench, model: Path, how: signal.Signals, rounds: int, texts:
 
 
 def undisturbed(model: Path, folder: Path) -> list[str]:
-    """The texts of all streams, each asked for alone."""
+    """The texts of all streams when nobody is struck."""
 
     async def all_of(port: int) -> list[str]:
-        return [await whole(port, body(number)) for number in range(STREAMS)]
+        return await asyncio.gather(*[whole(port, body(number)) for number in range(STREAMS)])
 
     engines = Engines(model, folder)
     try:

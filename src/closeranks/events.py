@@ -219,6 +219,7 @@ class StepClosed(Event, frozen=True, tag=True):
     losses: tuple[float | None, ...]
     repeated: bool = False  # a step of this or a higher number had been closed before
     seats: tuple[int, ...] = ()  # for which this record speaks, in a job on several nodes; empty: for all
+    own_s: tuple[float | None, ...] = ()  # by seat: until its last collective, without waits; see train/own_time.py
 
 
 class TimerSummary(Event, frozen=True, tag=True):
@@ -230,6 +231,60 @@ class TimerSummary(Event, frozen=True, tag=True):
     count: int
     p50_s: float
     p99_s: float
+
+
+# --- health -----------------------------------------------------------------------------------------------------
+
+
+class StragglerNamed(Event, frozen=True, tag=True):
+    """These seats keep the others waiting, step after step. A later record with other seats takes this one's place."""
+
+    step: int
+    seats: tuple[int, ...]
+    scope: str  # what they share: "seat", "seats", "node", or the level of a domain
+    where: str
+    cause: str  # a value of detect.straggler_cause.Cause
+    slower: float  # than the others: 0.15 for 15 %
+    z: float
+    break_even_s: float  # how long they must stay slow for a replacement to pay
+    reason: str
+
+
+class StragglerEased(Event, frozen=True, tag=True):
+    """These seats were named and keep nobody waiting any more."""
+
+    step: int
+    seats: tuple[int, ...]
+
+
+class NetworkSlow(Event, frozen=True, tag=True):
+    """Steps grew longer by what is spent in collectives; nobody's own time explains it."""
+
+    step: int
+    apart_s: float  # a step's time beyond the longest own time
+    usual_s: float
+
+
+class NodeChecked(Event, frozen=True, tag=True):
+    """This node's devices, memory, disk and links were tried before it took seats."""
+
+    level: str
+    outcomes: dict[str, str]  # by check: "passed", or "failed: ...", "absent: ...", "unknown: ..."
+    took_s: float
+
+
+class NodeUnwell(Event, frozen=True, tag=True):
+    """Telemetry of this node shows an error, or has stopped to show anything. Told once, until it is over."""
+
+    sign: str
+    detail: str
+    drain: bool  # the node should be given no new work
+
+
+class NodeWell(Event, frozen=True, tag=True):
+    """What NodeUnwell told is over."""
+
+    sign: str
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------
@@ -612,6 +667,12 @@ AnyEvent = (
     | Account
     | StepClosed
     | TimerSummary
+    | StragglerNamed
+    | StragglerEased
+    | NetworkSlow
+    | NodeChecked
+    | NodeUnwell
+    | NodeWell
     | ErrorSeen
     | DeadlineChanged
     | StackCaptured

@@ -28,6 +28,7 @@ class StepMark(NamedTuple):
     opened_ns: int
     closed_ns: int
     loss: float
+    own_ns: int = 0  # before the last collective, without waits for others; 0: unknown
 
 
 class Reading(NamedTuple):

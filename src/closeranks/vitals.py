@@ -13,13 +13,14 @@ import struct
 import time
 from enum import IntEnum
 
+from closeranks import sections
 from closeranks.events import Category
 from closeranks.signs import Doing, Reading, StepMark
 
 PAGE_BYTES = 16384
 _MAGIC = 0x636C6F7365726B31  # "closerk1"
 RING_STEPS = 256
-_RING_WORDS = 5  # step, attempt, opened_ns, closed_ns, loss (bits of a float64; NaN: none reported)
+_RING_WORDS = 6  # step, attempt, opened_ns, closed_ns, own_ns, loss (bits of a float64; NaN: none reported)
 
 
 class Field(IntEnum):
@@ -41,13 +42,14 @@ class Field(IntEnum):
     CATEGORY_SINCE_NS = 14
     SECONDS = 15  # 8 words: nanoseconds by category, closed intervals only
     RING_HEAD = 23  # steps written to the ring so far
-    OWN_NS = 24  # own time of the last step: open to first wait, without waiting for peers
+    OWN_NS = 24  # own time of the open attempt up to its last collective, see train/own_time.py; 0: none yet
     LOSS = 25  # bits of a float64
     GRAD_NORM = 26  # bits of a float64
     GROUP_HASH = 27  # which process group the last collective belongs to
     REHEARSED_NS = 28  # duration of the last rehearsal step
     LEASED_NS = 29  # the process may act until then; 0: for ever. The one word that the supervisor writes
     RING = 32
+    SECTIONS = 1568
 
 
 _WORDS = PAGE_BYTES // 8
@@ -58,9 +60,9 @@ _NAN = float("nan")
 # In the machine's own layout: each word is copied whole, so a reader never sees half of one.
 _FIVE = struct.Struct("@5q").pack_into
 _SIX = struct.Struct("@6q").pack_into
-_MARK = struct.Struct("@4qd").pack_into
-if Field.RING + RING_STEPS * _RING_WORDS > _WORDS:  # pragma: no cover - arithmetic on constants
-    raise AssertionError("the ring does not fit the page")
+_MARK = struct.Struct("@5qd").pack_into
+if Field.RING + RING_STEPS * _RING_WORDS > Field.SECTIONS or Field.SECTIONS + sections.WORDS > _WORDS:
+    raise AssertionError("the ring or the sections do not fit the page")  # pragma: no cover - arithmetic on constants
 
 
 def create_memfd(name: str) -> int:
@@ -78,6 +80,7 @@ class Vitals:
         raw = memoryview(self._map)
         self.words = raw.cast("q")
         self.reals = raw.cast("d")
+        self.sections = sections.Sections(self._map, Field.SECTIONS * 8)
         self.term = 0
         self._entered = 0
         self._head = 0
@@ -94,6 +97,7 @@ class Vitals:
 
     def close(self) -> None:
         """Unmap. The object cannot be used afterwards."""
+        self.sections.close()
         self.words.release()
         self.reals.release()
         self._map.close()
@@ -145,7 +149,7 @@ class Vitals:
     def close_step(self, step: int, attempt: int, opened_ns: int, loss: float) -> None:
         """Append to the ring of closed steps; the reader must look at least once every RING_STEPS steps."""
         page, now_ns, head = self._map, time.monotonic_ns(), self._head
-        _MARK(page, 256 + head % RING_STEPS * 40, step, attempt, opened_ns, now_ns, loss)
+        _MARK(page, 256 + head % RING_STEPS * 48, step, attempt, opened_ns, now_ns, self.words[24], loss)
         _SIX(page, 16, now_ns, _BETWEEN, self.term, step + 1, attempt, step)
         self._head = self.words[23] = head + 1
 
@@ -190,7 +194,8 @@ class Vitals:
         for index in range(max(head, new - RING_STEPS), new):
             base = Field.RING + (index % RING_STEPS) * _RING_WORDS
             w = self.words
-            marks.append(StepMark(w[base], w[base + 1], w[base + 2], w[base + 3], self.reals[base + 4]))
+            loss = self.reals[base + 5]
+            marks.append(StepMark(w[base], w[base + 1], w[base + 2], w[base + 3], loss, w[base + 4]))
         return new, marks
 
     def account(self, now_ns: int) -> dict[Category, float]:

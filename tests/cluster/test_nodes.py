@@ -18,6 +18,7 @@ from closeranks.events import (
     IncidentClosed,
     IncidentOpened,
     NodeAccepted,
+    NodeChecked,
     NodeGone,
     ProcessReady,
     ProcessStarted,
@@ -46,6 +47,9 @@ def test_what_touches_no_worker_costs_no_step(begin, undisturbed):
     assert {seen.term for seen in events(evidence, TermBegan)} == {1}
     assert finals(evidence) == undisturbed
     require_each_update_once(evidence)
+    for node in evidence.runs:  # each was tried before it offered its slots
+        checked = [record.event for record in node.records if isinstance(record.event, NodeChecked)]
+        assert [event.outcomes["storage"] for event in checked] == ["passed"]
 
 
 def test_a_lost_node_is_replaced_though_the_coordinator_dies_amid_the_recovery(begin, undisturbed):

@@ -13,6 +13,7 @@ from closeranks.cluster.announcing import NOWHERE, Announcer, Members
 from closeranks.cluster.attendance import Attendee
 from closeranks.cluster.candidate import Boot
 from closeranks.cluster.known import Known
+from closeranks.cluster.progress import Progress
 from closeranks.cluster.steps import Signs, Steps
 from closeranks.decide.protocol import (
     BeginTerm,
@@ -30,6 +31,8 @@ from closeranks.decide.protocol import (
     StepDone,
 )
 from closeranks.decide.state import Stage
+from closeranks.detect.progress import Bounds
+from closeranks.events import StragglerNamed
 from closeranks.nodes import words
 from closeranks.nodes.words import Address, Beat, ClosedHere, SeatSign
 from closeranks.signs import Doing, Reading
@@ -263,3 +266,31 @@ def test_a_worker_begins_no_update_after_its_lease_though_nobody_tells_it():
 )
 def test_only_earlier_candidates_of_the_same_supervisor_are_known_to_have_ended(other, ended):
     assert Boot("a", 2).outlived(other) is ended
+
+
+# --- who keeps the others waiting -------------------------------------------------------------------------------
+
+
+def test_a_slow_node_is_named_from_what_the_nodes_beats_carry():
+    progress = Progress(Bounds(), lambda _node, _proc: None)
+    progress.domains_of = lambda node: {"rack": f"r{node[1]}"}
+    progress.begin(Members(1, (1, 2, 3, 4), ("n0", "n0", "n1", "n1"), (1, 1, 1, 1)), fresh=True)
+    for step in range(30):
+        for node, procs in (("n0", (1, 2)), ("n1", (3, 4))):
+            slow_s = 0.05 if node == "n1" else 0.0
+            signs = tuple(
+                SeatSign(
+                    proc=proc,
+                    seat=proc - 1,
+                    asked=False,
+                    reading=sign(step).reading,
+                    sections_s={"data": (0.1 + slow_s) * (step + 1), "forward": 0.1 * (step + 1)},
+                )
+                for proc in procs
+            )
+            own_s = {proc: 0.2 + slow_s + (step + proc) % 3 * 0.001 for proc in procs}
+            closed = ClosedHere(step=step, duration_s=0.3, own_s=own_s, period_s=0.3)
+            progress.beat(node, "boot", Beat(number=step, sent_ns=step, signs=signs, closed=(closed,)))
+    (named,) = progress.take_notes()
+    assert isinstance(named, StragglerNamed)
+    assert (named.seats, named.scope, named.where, named.cause) == ((2, 3), "node", "n1", "data loading")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +39,8 @@ from closeranks.drill.nodes.runs import AUTHORITY, NodesRun, NodesSpec
 from closeranks.drill.nodes.stand import Stand
 from closeranks.events import CheckpointCommitted, ProcessReady, StateLoaded, StepClosed, StoreOpened
 from closeranks.nodes import words
-from closeranks.run import works
+from closeranks.nodes.probes import Life
+from closeranks.run import saver, works
 from closeranks.run.circle import Alone, Hearers, Role, role_of
 from closeranks.run.last_save import EXIT_NOT_SAVED, LastSave
 from closeranks.run.loading import Begin, Loading
@@ -191,9 +194,15 @@ class Lead:
         self.facts: list[Any] = []
         link = SimpleNamespace(ready=True, closed="", store_term=3)
         self.saver: Any = SimpleNamespace(link=link, problem="", durable_step=None, newest_of=lambda _: None)
-        options = SimpleNamespace(seats=4, grace_s=30.0, store="/nowhere")
+        options = SimpleNamespace(grace_s=30.0, store="/nowhere")
         self.context: Any = SimpleNamespace(
-            note=lambda _: None, say=lambda _: None, feed=self.facts.append, options=options, stops=0, term=1
+            note=lambda _: None,
+            say=lambda _: None,
+            feed=self.facts.append,
+            options=options,
+            seats=4,
+            stops=0,
+            term=1,
         )
         settings = saving.Settings(every=EverySteps(steps=10))
         self.saves = Saves(self.context, self.saver, self.circle, settings, Tiers() if tiers is None else tiers)
@@ -400,6 +409,75 @@ def test_ranks_do_not_wait_for_ever_for_a_lead_that_is_gone():
     ending = EndRun(outcome="completed", exit_code=0, reason="done")
     assert end.judge(ending, 10, "the store is full").exit_code == EXIT_NOT_SAVED
     assert end.judge(ending, 11, "").exit_code == 0
+
+
+class Keeper:
+    """In the place of a follower's keeper: it ends when the attempt that it waits for cannot be committed any more."""
+
+    ready, closed, store_term = True, "", 3
+
+    def __init__(self, settled: asyncio.Event) -> None:
+        self._settled = settled
+
+    def publish(self, message: keeper.Publish, fds: list[int]) -> None:
+        del message, fds
+
+    async def finish(self, patience_s: float) -> None:
+        await asyncio.wait_for(self._settled.wait(), patience_s)
+
+
+@pytest.mark.parametrize(
+    ("lives", "given_up"),
+    [
+        ([Life.GONE], True),
+        ([Life.ALIVE, Life.UNKNOWN, Life.ALIVE, Life.GONE], True),
+        ([Life.ALIVE, Life.UNKNOWN, Life.UNKNOWN, Life.UNKNOWN, Life.UNKNOWN], True),
+        ([Life.ALIVE, Life.UNKNOWN, Life.ALIVE], False),
+    ],
+)
+def test_at_the_end_a_follower_waits_for_the_lead_while_it_lives_and_not_for_the_deadline_of_the_save(
+    monkeypatch, lives, given_up
+):
+    """The lead's node may die in its last commit, when no coordinator is left that would tell."""
+    told: list[tuple[str, list[int]]] = []
+    clock = itertools.count()
+    settled, answers = asyncio.Event(), deque(lives)
+
+    def say(_url: str, attempt: str, writers: list[int], problem: str) -> None:
+        assert "lost" in problem
+        told.append((attempt, sorted(writers)))
+        loop.call_soon_threadsafe(settled.set)
+
+    async def life() -> Life:
+        life = answers.popleft()
+        if not answers and not given_up:
+            settled.set()  # it has committed
+        return life
+
+    async def follow() -> EndRun:
+        circle = Circle()
+        circle.role, circle.life_of_lead = Role.FOLLOWER, life
+        context: Any = SimpleNamespace(library=True, term=1, options=SimpleNamespace(grace_s=1.0), living=list)
+        config: Any = SimpleNamespace(store="/nowhere")
+        saver_of = saver.Saver(context, Vault(), config, circle)
+        saver_of._role, saver_of.link = Role.FOLLOWER, Keeper(settled)
+        images = {1: SimpleNamespace(fd=0)}
+        saver_of._publish(
+            PublishNow(save=1, number=7, attempt="t1", world=2, tiers=None),
+            SimpleNamespace(images=images, step=3, data_position=None),
+        )
+        return await asyncio.wait_for(saver_of.finish(EndRun(outcome="completed", exit_code=0, reason="done")), 30)
+
+    monkeypatch.setattr(saver, "disown", say)
+    monkeypatch.setattr(saver, "_ASK_S", 0.0)
+    monkeypatch.setattr(saver, "_LEAD_S", 3.0)
+    monkeypatch.setattr(saver, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(follow())
+    finally:
+        loop.close()
+    assert told == ([("t1", [1])] if given_up else [])
 
 
 class Group:

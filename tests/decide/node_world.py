@@ -90,6 +90,7 @@ class NodeWorld(World):
 
     lost_after_s: float = 1.5  # from the death of a node until it is declared lost
     leaderless: bool = False
+    hosts: dict[str, str] = field(default_factory=dict)  # by node; without one a node has no history
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -117,7 +118,7 @@ class NodeWorld(World):
                 return
             self.declare_lost(self.nodes[name])  # whatever an earlier boot of the node ran is gone
         self.nodes[name] = SimNode(name=name, slots=slots, domains=domains or {})
-        self.feed(NodeJoined(node=name, slots=slots, domains=domains or {}))
+        self.feed(NodeJoined(node=name, slots=slots, domains=domains or {}, host=self.hosts.get(name, "")))
 
     def die(self, name: str) -> None:
         """The machine is gone; its peers notice, later it is declared lost."""

@@ -100,6 +100,7 @@ class World:
     started_hook: Callable[[Sim], None] = lambda _: None
     step_hook: Callable[[int], None] = lambda _: None
     decision_hook: Callable[[Decision], None] = lambda _: None
+    loss_of: Callable[[int], float | None] = lambda _: None
 
     def __post_init__(self) -> None:
         self.doers = {
@@ -121,6 +122,7 @@ class World:
         self.terms: list[int] = []
         self.going: int | None = None  # the term that trains
         self.saved_step = self.resumes_at
+        self.saves = [] if self.resumes_at is None else [self.resumes_at]
         self.loads: int | None = None  # step that the members of the newest group begin with
         self.steps_done: list[int] = []
 
@@ -193,9 +195,12 @@ class World:
     def do_start_group(self, decision: StartGroup) -> None:
         self.going = None
         assert (decision.origin is Origin.NOTHING) == (self.saved_step is None)
-        self.loads = self.saved_step
+        self.loads = self.saved_step if decision.before_step is None else self._saved_before(decision.before_step)
         for seat, number in enumerate(decision.procs):
             self._start(number, seat, 1, original=True)
+
+    def _saved_before(self, step: int) -> int:
+        return max(saved for saved in self.saves if saved < step)
 
     def do_start_proc(self, decision: StartProc) -> None:
         self._start(decision.proc, decision.seat, decision.incarnation, original=False)
@@ -307,9 +312,10 @@ class World:
         for sim in members:
             sim.closed_step = closed + 1
         self.steps_done.append(closed + 1)
-        self.feed(StepDone(step=closed + 1, duration_s=STEP_S))
+        self.feed(StepDone(step=closed + 1, duration_s=STEP_S, loss=self.loss_of(closed + 1)))
         if self.save_every and (closed + 2) % self.save_every == 0:
             self.saved_step = closed + 1
+            self.saves.append(closed + 1)
             self.feed(StateSaved(step=closed + 1))
         self.after(STEP_S, lambda: self._train(term))
 

@@ -1,10 +1,10 @@
 import pytest
+from tests.diagnose.logs import verdict_on
 
 from closeranks.diagnose import codes
 from closeranks.diagnose.codes import CodesError
 from closeranks.diagnose.evidence import Standing
 from closeranks.gather.rulebook import CODE_FILE, text_of
-from tests.diagnose.logs import verdict_on
 
 TABLE = codes.parse(text_of(CODE_FILE))
 

@@ -1,8 +1,8 @@
 import pytest
+from tests.diagnose.logs import gather, traceback_of
 
 from closeranks.diagnose.flight import RecordingError, compare, parse
 from closeranks.diagnose.judge import judge
-from tests.diagnose.logs import gather, traceback_of
 
 
 def entry(number, operation="gloo:all_reduce", sizes=((4,),), group="0", **fields):

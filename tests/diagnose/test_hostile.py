@@ -1,9 +1,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.diagnose.logs import gather, verdict_on
 
 from closeranks.diagnose.telling import tell
 from closeranks.gather.rulebook import lexicon
-from tests.diagnose.logs import gather, verdict_on
 
 SAMPLES = [line.encode() for rule in lexicon().book.rules for line in rule.yes]
 SPICES = [
@@ -27,7 +27,7 @@ hostile = st.lists(st.sampled_from(SAMPLES) | st.sampled_from(SPICES) | st.binar
 def test_no_bytes_break_the_diagnosis_and_none_reach_the_terminal_raw(data):
     evidence = gather(data)
     for line in tell(verdict_on(data), evidence):
-        assert line.text.isprintable() or set(line.text) & {"\t"}
+        assert line.text.replace("\t", " ").isprintable()
         assert "\x1b" not in line.text
         assert "\u202e" not in line.text
 

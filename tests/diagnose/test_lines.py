@@ -1,10 +1,10 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.diagnose.logs import gather, traceback_of, verdict_on
 
 from closeranks.diagnose.lines import LINE_BYTES_MAX, Gathering, Origin, Scanner
 from closeranks.gather.rulebook import lexicon
-from tests.diagnose.logs import gather, traceback_of, verdict_on
 
 LOG = (
     "".join(f"[rank{n % 4}]: 2026-11-29 10:00:{n:02d} - INFO - step {n} | loss = {3 - n / 50:.3f}\n" for n in range(50))
@@ -64,6 +64,15 @@ def test_an_error_after_which_the_process_went_on_is_no_cause():
     assert verdict.fault == "unknown"
     assert verdict.rejected[0].reason == "the process went on working after it"
     assert verdict_on(steps + traceback_of("KeyError: 'x'")).fault == "process crashed"
+
+
+def test_an_error_that_was_handled_at_first_and_ends_the_process_later_is_its_cause():
+    steps = "".join(f"step {n} | loss = 2.1\n" for n in range(5))
+    error = traceback_of("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+    verdict = verdict_on(error + steps + error)
+    assert verdict.fault == "device out of memory"
+    assert (verdict.proof[0].place.line, verdict.proof[0].count) == (13, 2)
+    assert verdict_on((error + steps, {"rank": 1}), (error, {"rank": 1})).fault == "device out of memory"
 
 
 def test_that_another_rank_went_on_for_a_while_says_nothing():

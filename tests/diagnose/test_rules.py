@@ -1,10 +1,10 @@
 import pytest
+from tests.diagnose.logs import gather
 
 from closeranks.diagnose import rules
 from closeranks.diagnose.evidence import Standing
 from closeranks.diagnose.rules import RulesError
 from closeranks.gather.rulebook import RULE_FILES, lexicon, text_of
-from tests.diagnose.logs import gather
 
 BOOK = lexicon().book
 YES = [(rule, line) for rule in BOOK.rules for line in rule.yes]

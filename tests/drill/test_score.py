@@ -64,7 +64,7 @@ def test_a_fault_that_was_seen_named_and_recovered_from_is_right_in_all():
     found = judged(*RECOVERED)
     assert (found.outcome, found.reasons) == (Outcome.HELD, ())
     assert (found.effect, found.equal, found.kept) == (Effect.RECOVERED, True, True)
-    assert (found.detected_s, found.detector) == (0.5, "incident")
+    assert (found.detected_s, found.detector) == (0.5, "exit")
     assert found.diagnosed_s == pytest.approx(0.6)
     assert found.recovered_s == 2.0
     assert (found.culprit, found.diagnosis, found.action) == (Mark.RIGHT, Mark.RIGHT, Mark.RIGHT)

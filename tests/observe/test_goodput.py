@@ -22,12 +22,14 @@ from closeranks.events import (
     RunStarted,
     StepClosed,
     StoreOpened,
+    TermBegan,
 )
 from closeranks.observe.goodput import LedgerError, ledger_of
-from closeranks.observe.history import EmptyJournalError
+from closeranks.observe.history import EmptyJournalError, history_of
 from closeranks.observe.html import page
 from closeranks.observe.report import report_of
-from closeranks.observe.stalls import LOST_ATTEMPT, STALL_PARTS
+from closeranks.observe.stalls import GIVEN_UP, LOST_ATTEMPT, STALL_PARTS
+from closeranks.observe.timeline import lanes
 from synthetic_journal import MONO_S, Tape, eventful_run
 
 TOLERANCE_S = 1e-6
@@ -322,3 +324,31 @@ def test_only_steps_that_a_checkpoint_holds_are_durable():
     tape.say(CheckpointCommitted(save=1, step=2, generation=2, written_bytes=1, reused_bytes=0, took_s=0.1))
     ledger = ledger_of(tape.records)
     assert ledger.durable_goodput == pytest.approx(ledger.goodput / 2, rel=0.1)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_seat_that_the_group_goes_on_without_is_stalled_until_the_end(ended):
+    def killed(proc, seat):
+        return ProcessExited(proc=proc, seat=seat, signal=9, asked=True)
+
+    records = journal(
+        (0.0, started(2)),
+        (0.0, proc_started(1, 0)),
+        (0.0, proc_started(2, 1)),
+        (1.0, TermBegan(term=1, members=(1, 2), nodes=("n0", "n1"))),
+        (4.0, IncidentOpened(incident=1, seats=(0,), summary="n0 was lost")),
+        (4.0, killed(1, 0)),
+        (5.0, killed(2, 1)),
+        (5.0, proc_started(3, 0)),
+        (6.0, TermBegan(term=2, members=(3,), nodes=("n1",))),
+        (7.0, IncidentClosed(incident=1, outcome="recovered", steps_lost=2, first_step_s=3.0)),
+        (20.0, StepClosed(step=9, began_mono_s=MONO_S + 19.0, closed_mono_s=MONO_S + 20.0, losses=(1.0,))),
+        *([(20.0, RunEnded(outcome="completed", exit_code=0, reason="done"))] if ended else []),
+    )
+    ledger = ledger_of(records)
+    assert_adds_up(ledger)
+    given_up = ledger.places[1]
+    assert given_up.stalled[GIVEN_UP] == pytest.approx(14.0)
+    assert given_up.seconds[Category.STALLED] >= 14.0
+    last = lanes(history_of(records))[1].segments[-1]
+    assert (last.category, last.process, last.span.end_s - MONO_S) == (Category.STALLED, "", 20.0)

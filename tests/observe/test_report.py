@@ -21,7 +21,7 @@ from synthetic_journal import Tape, eventful_run
 FIELDS = (
     "schema_version run command outcome exit_code reason began_wall_s wall_s seats spares steps steps_repeated "
     "steps_lost step_median_s last_loss goodput durable_goodput ettr definitions place_s seconds stalled places "
-    "incidents timers problems saves nodes coordinators sittings"
+    "incidents timers problems saves nodes coordinators sittings health"
 )
 
 

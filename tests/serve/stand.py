@@ -86,23 +86,36 @@ class FakeReplica:
             writer.transport.abort()
 
 
-@contextlib.asynccontextmanager
-async def gateway(*scripts, more="", replica=""):
-    """A gateway and its replicas ``a``, ``b``, ... with ``replica`` in their tables: (gateway, port, replicas)."""
-    replicas = [await FakeReplica(script).start() for script in scripts]
-    names = "abcdefgh"
+def settings_for(replicas, more="", replica=""):
+    """Settings for replicas ``a``, ``b``, ... with ``replica`` in their tables."""
     tables = [
         f'[[replica]]\nname = "{name}"\nurl = "http://127.0.0.1:{fake.port}"\n{replica}'
-        for name, fake in zip(names, replicas, strict=False)
+        for name, fake in zip("abcdefgh", replicas, strict=False)
     ]
-    front = Gateway(parse(f"{more}\n[listen]\nport = 0\n{''.join(tables)}", "test.toml"))
-    port = await front.start()
+    return parse(f"{more}\n[listen]\nport = 0\n{''.join(tables)}", "test.toml")
+
+
+@contextlib.asynccontextmanager
+async def fakes(*scripts):
+    """Replicas that do what their scripts say."""
+    replicas = [await FakeReplica(script).start() for script in scripts]
     try:
-        yield front, port, replicas
+        yield replicas
     finally:
-        await front.close()
         for fake in replicas:
             await fake.stop()
+
+
+@contextlib.asynccontextmanager
+async def gateway(*scripts, more="", replica=""):
+    """A gateway and its replicas: (gateway, port, replicas)."""
+    async with fakes(*scripts) as replicas:
+        front = Gateway(settings_for(replicas, more, replica))
+        port = await front.start()
+        try:
+            yield front, port, replicas
+        finally:
+            await front.close()
 
 
 OPENED = set()

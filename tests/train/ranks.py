@@ -107,6 +107,7 @@ class Ranks:
             "CLOSERANKS_RUN_DIR": str(self.folder),
             "CLOSERANKS_PROC": str(number),
             "CLOSERANKS_SIZE": str(self.size),
+            "CLOSERANKS_FINER": "1",
             **self.environment,
         }
         if seat is not None:

@@ -90,7 +90,7 @@ class WireError(Exception):
 def challenge(sock: socket.socket, token: str) -> bool:
     """The peer's part of the proof; False when the other side does not know the token."""
     try:
-        _follow(prove_as_listener(token, _PURPOSE), sock)
+        follow(prove_as_listener(token, _PURPOSE), sock)
     except NotProved:
         return False
     return True
@@ -104,12 +104,18 @@ def introduce(sock: socket.socket, token: str, address: Address) -> None:
         WireError: it says nothing; it may be about to end.
     """
     try:
-        _follow(prove_as_caller(token, _PURPOSE), sock)
+        follow(prove_as_caller(token, _PURPOSE), sock)
     except NotProved as problem:
         raise StoreRefused(f"peer {address}: {problem}") from problem
 
 
-def _follow(proof: Proof, sock: socket.socket) -> None:
+def follow(proof: Proof, sock: socket.socket) -> None:
+    """Carry a proof out over a connection.
+
+    Raises:
+        NotProved: the other end does not hold the token.
+        WireError: it says nothing.
+    """
     step = next(proof)
     with contextlib.suppress(StopIteration):
         while True:

@@ -15,9 +15,10 @@ from rich.markup import escape
 from rich.status import Status
 
 from closeranks import journal
-from closeranks.cli.drill_matrix import MatrixOptions, UnknownCellError, Unreadable, drill_matrix
+from closeranks.cli.drill_matrix import MatrixOptions, Unreadable, drill_matrix
 from closeranks.drill import campaign
 from closeranks.drill.campaign import Result
+from closeranks.drill.matrix import UnknownCellError
 from closeranks.drill.plan import PlanError, RunSpec, parse
 from closeranks.drill.runner import Runner
 from closeranks.drill.verdict import Outcome, worst

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from closeranks.drill.expected import Phase
-from closeranks.drill.matrix import Cell, UnknownCellError, chosen
+from closeranks.drill.matrix import Cell, chosen
 from closeranks.drill.matrix_page import html_page
 from closeranks.drill.matrix_report import (
     NOT_ASKED_FOR,
@@ -178,6 +178,3 @@ def _json(results: Sequence[CellResult]) -> str:
         "cells": [msgspec.to_builtins(result) for result in results],
     }
     return msgspec.json.encode(whole).decode()
-
-
-__all__ = ["RESULTS", "MatrixOptions", "UnknownCellError", "Unreadable", "drill_matrix", "earlier", "show"]

@@ -19,6 +19,7 @@ VERBS: Final = {
     "simulate": ("closeranks.cli.simulate", "Play policies on a virtual cluster under the real controller."),
     "serve": ("closeranks.cli.serve", "Answer from several model replicas, of which any may die."),
     "ckpt": ("closeranks.cli.ckpt", "Look at checkpoints, check, compare, keep, drill and convert them."),
+    "probe": ("closeranks.cli.probe", "Try this machine before it is trusted with work."),
     "diagnose": ("closeranks.cli.diagnose", "Name the fault behind a failed job from its logs, and who caused it."),
     "nodes": ("closeranks.cli.nodes", "Show what is remembered of nodes; keep one out, or let it in again."),
     "drill": ("closeranks.cli.drill", "Run a command under a plan of faults; the verdict is the exit status."),

@@ -85,7 +85,7 @@ def _write(store: Path | None, line: Line) -> None:
         _fail(HistoryProblem(f"--store {store}: expected the folder of a store, got none"))
     try:
         history = _history(store)
-        checked = msgspec.json.decode(msgspec.json.encode(line), type=Line)  # type: ignore[arg-type]
+        checked = msgspec.json.decode(msgspec.json.encode(line), type=Line)
         history.add(checked)
     except (HistoryProblem, msgspec.ValidationError) as problem:
         _fail(problem)

@@ -78,7 +78,8 @@ state that lasts:
   --job NAME            a store belongs to one job (default: the name of the script)
 
 several nodes (the same command on each; docs/nodes.md):
-  --nnodes N            nodes that hold seats; any further supervisor of the run waits as a spare node (default 1)
+  --nnodes N|MIN:MAX    nodes that hold seats; any further supervisor of the run waits as a spare node (default 1);
+                        MIN:MAX: so few may go on with fewer seats where no other comes in --node-patience
   --node-rank K         number of this node, 0 and up
   --run-id NAME         the same on all nodes, new for every run (also --rdzv-id)
   --authority WHERE     where the leader is elected: etcd://HOST:PORT[,...], sqlite:PATH on a shared machine, or store

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import time
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from closeranks.cluster.absence import Absences
@@ -40,7 +41,7 @@ from closeranks.decide.protocol import (
     TermPoisoned,
     Tick,
 )
-from closeranks.events import AnyEvent, CoordinatorBegan, NodeAccepted, NodeGone, Stamp
+from closeranks.events import AnyEvent, CoordinatorBegan, IncidentClosed, NodeAccepted, NodeGone, Stamp
 from closeranks.frames import encode
 from closeranks.nodes import words
 from closeranks.nodes.link import Connection, Ears, End
@@ -73,6 +74,7 @@ class Coordinator:
         self.absences.has_room, self.absences.dispensable = self._mind.has_room, self._mind.dispensable
         self.absences.silent, self.absences.back = self._silent, self._back
         self._progress = Progress(bounds_of(options), self._ask)
+        self._progress.domains_of = self._domains_of
         self._agreement = Agreement()
         self._announcer = Announcer(self._record, self._attendees.get, self._complain)
         self._decisions: asyncio.Queue[Decision] = asyncio.Queue()
@@ -166,7 +168,7 @@ class Coordinator:
             case words.ToSavers():
                 self._pass_on(attendee, word)
             case words.Hopeless():
-                self._decide(EndRun(outcome="failed", exit_code=word.exit_code, reason=word.reason))
+                self._decisions.put_nowait(EndRun(outcome="failed", exit_code=word.exit_code, reason=word.reason))
             case words.Farewell():
                 self.absences.said_farewell(attendee, word.reason)
             case _:
@@ -213,14 +215,27 @@ class Coordinator:
         attendee.report = word
         self.absences.reported(attendee)
         if word.failed:
-            self._note(
-                NodeGone(node=attendee.node, boot=attendee.boot, detail=f"it cannot take workers: {word.failed}")
-            )
+            self._turn_down(attendee, word)
             return
         if self._mind.whole:
             self._admit(attendee)
         else:
             self._arrived.set()
+
+    def _turn_down(self, attendee: Attendee, report: words.Report) -> None:
+        """The node says that it should get no work: it is counted with no longer, unless it holds seats."""
+        detail = f"it cannot take workers: {report.failed}"
+        spares: tuple[int, ...] = ()
+        if attendee.admitted:
+            there = [proc for proc in self._mind.state.procs.values() if proc.node == attendee.node]
+            if any(proc.seat is not None for proc in there):
+                return  # its own journal tells why; what trains there trains on
+            spares = tuple(proc.proc for proc in there)
+        self._note(NodeGone(node=attendee.node, boot=attendee.boot, detail=detail))
+        if attendee.admitted:
+            attendee.admitted = attendee.silent = False
+            self._feed(NodeLost(node=attendee.node, detail=detail))
+            attendee.send(words.Dismissed(procs=spares))
 
     def _admit(self, attendee: Attendee) -> None:
         """The controller counts with this node from now on."""
@@ -308,14 +323,19 @@ class Coordinator:
         memo = self._mind.new_memo()
         if memo is not None:
             self._tell_all(memo)
-        for decision in decisions:
-            self._decide(decision)
+        for noted, several in itertools.groupby(decisions, lambda decision: isinstance(decision, Note)):
+            if noted:
+                self._note_all(decision.event for decision in several if isinstance(decision, Note))
+            else:
+                for decision in several:
+                    self._decisions.put_nowait(decision)
 
-    def _decide(self, decision: Decision) -> None:
-        if isinstance(decision, Note):
-            self._note(decision.event)
-        else:
-            self._decisions.put_nowait(decision)
+    def _note_all(self, events: Iterable[AnyEvent]) -> None:
+        told = list(events)
+        self._note(*told)
+        for event in told:
+            if isinstance(event, IncidentClosed):
+                self._progress.stragglers.recovered(event.first_step_s)
 
     async def _take_up(self) -> None:
         """Begin the run, or go on with what is there."""
@@ -398,7 +418,17 @@ class Coordinator:
             with contextlib.suppress(TimeoutError):  # without the authority nobody can take over either
                 async with asyncio.timeout(_RECORD_END_S):
                     await self._tenure.put(ended=decision.outcome, exit_code=decision.exit_code, reason=decision.reason)
+        self._tell_all(self._committer())
         self._tell_all(words.Do(decision=decision))
+
+    def _committer(self) -> words.Committer:
+        node = next(iter(self._tenure.record.nodes), "")
+        lead = self._attendees.get(node)
+        introduction = None if lead is None else lead.introduction
+        if lead is None or introduction is None:
+            return words.Committer(node=node, boot="", address=None)
+        address = words.Address(host=introduction.host, port=introduction.probe_port)
+        return words.Committer(node=node, boot=lead.boot, address=address)
 
     def _complain(self, term: int, problem: str) -> None:
         """A term that was announced all the same: its members will not meet."""
@@ -411,22 +441,30 @@ class Coordinator:
         self._note(done.event)
         if done.fatal:
             reason = f"preflight: {done.fatal}; make all nodes run the same versions and script"
-            self._decide(EndRun(outcome="failed", exit_code=1, reason=reason))
+            self._decisions.put_nowait(EndRun(outcome="failed", exit_code=1, reason=reason))
 
     # --- telling ------------------------------------------------------------------------------------------------
 
-    def _note(self, event: AnyEvent) -> None:
-        stamp = Stamp(epoch=self._epoch, seq=next(self._stamps), node=self._identity.node, at_mono_s=time.monotonic())
-        word = words.Do(decision=Note(event=event), stamp=stamp)
+    def _note(self, *events: AnyEvent) -> None:
+        notes = [words.Do(decision=Note(event=event), stamp=self._stamp()) for event in events]
         if any(attendee.connection is not None for attendee in self._attendees.values()):
-            self._tell_all(word)
+            self._tell_all(*notes)
         else:
-            self._unheard.append(word)
+            self._unheard.extend(notes)
 
-    def _tell_all(self, word: words.FromCoordinator) -> None:
-        frame = encode(word)  # once, however many nodes there are
+    def _stamp(self) -> Stamp:
+        seq = next(self._stamps)
+        return Stamp(epoch=self._epoch, seq=seq, node=self._identity.node, at_mono_s=time.monotonic())
+
+    def _tell_all(self, *several: words.FromCoordinator) -> None:
+        """Encoded once and sent at once: a term of a large job has a note for every seat, and all nodes hear them."""
+        frames = b"".join(map(encode, several))
         for attendee in self._attendees.values():
-            attendee.send_frame(frame)
+            attendee.send_frames(frames)
+
+    def _domains_of(self, node: str) -> Mapping[str, str]:
+        attendee = self._attendees.get(node)
+        return {} if attendee is None or attendee.introduction is None else attendee.introduction.domains
 
     def _ask(self, node: str, proc: int) -> None:
         attendee = self._attendees.get(node)

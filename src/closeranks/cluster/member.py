@@ -24,11 +24,14 @@ from closeranks.cluster.term_stores import TermStores
 from closeranks.decide import allegiance
 from closeranks.decide.allegiance import Accepted, Allegiance, Order
 from closeranks.decide.protocol import Decision, EndRun, Fact, Isolate, StartGroup, StepDone, StopAsked, Tick
+from closeranks.detect.straggler import Step
 from closeranks.events import CoordinatorFollowed, CoordinatorLost, NodeStarted
 from closeranks.nodes import words
 from closeranks.nodes.calling import Caller, Hearer, Missed
 from closeranks.nodes.link import Connection, Ears, End
-from closeranks.nodes.probes import Supervisor, answer_probes, probe
+from closeranks.nodes.probes import Life, Supervisor, answer_probes, judge, probe
+from closeranks.probe.checks import Level, Subject, checked
+from closeranks.run.beside import beside
 from closeranks.run.births import Births
 from closeranks.run.brain import settings_of
 from closeranks.run.carry import Carry
@@ -41,6 +44,7 @@ from closeranks.run.worker import Worker
 _LOOK_S: Final = 0.05
 _PROBE_S: Final = 1.0
 _REACH_S: Final = 1.5
+_CHECKS_S: Final = 60.0
 _MEMBERS_MAX_BEATS: Final = 64  # sent beats whose answer is awaited
 _FAREWELL_S: Final = 30.0
 _UNLED_S: Final = 30.0  # without an authority a leader that is gone so long is gone for good
@@ -54,8 +58,15 @@ class Parts(NamedTuple):
     carry: Carry
 
 
-def _closed_here(fact: StepDone) -> words.ClosedHere:
-    return words.ClosedHere(step=fact.step, duration_s=fact.duration_s, loss=fact.loss, grad_norm=fact.grad_norm)
+def _closed_here(fact: StepDone, shown: Step) -> words.ClosedHere:
+    return words.ClosedHere(
+        step=fact.step,
+        duration_s=fact.duration_s,
+        loss=fact.loss,
+        grad_norm=fact.grad_norm,
+        own_s=dict(shown.own_s),
+        period_s=shown.period_s,
+    )
 
 
 class Member:
@@ -89,6 +100,8 @@ class Member:
         self.failed = ""  # why this node can take no workers
         self.circle = NodesCircle(identity.node, self._say, lambda: self._order is Order.ACT)
         self.saved_step: Callable[[], int | None] = lambda: None  # newest that a restart of the group could use
+        self.circle.ask_for_lead = self._life_of_committer
+        self._committer: words.Committer | None = None  # told with the end of the run
         self._said_last = ""  # by a candidate
         self._parts: Parts
 
@@ -102,12 +115,28 @@ class Member:
             self._probes = await answer_probes(here, self._identity.keys, own)
         except OSError as error:
             return f"node {self._identity.node}: {error}; name another address with --interface"
+        await self._check()
         self._candidate.replace = self._elected
         self._candidate.on_lost = self._candidate_lost
         self._note_start()
         self._candidate.start()
         self._context.spawn(self._look())
         return ""
+
+    async def _check(self) -> None:
+        """Try this node before it offers its slots: the leader seats nobody on one that says it failed."""
+        subject = Subject(folder=self._context.folder)
+        try:
+            event, self.failed = await beside(lambda: checked(Level.START, subject), "checks", _CHECKS_S)
+        except TimeoutError:
+            self.failed = f"its checks have not ended within {_CHECKS_S:g} s"
+        else:
+            self._context.note(event)
+
+    def unwell(self, reason: str) -> None:
+        """Telemetry speaks against this node, or ("") does so no longer: it should get no new work meanwhile."""
+        self.failed = reason
+        self._say(self._report())
 
     def _note_start(self) -> None:
         identity, options = self._identity, self._context.options
@@ -127,9 +156,12 @@ class Member:
             self._connection.send(words.Farewell(reason="" if ending is None else ending.reason))
         self._caller.close("the run is over here")
         await self._candidate.finish(_FAREWELL_S)
+        self._stores.close()
+
+    async def fall_silent(self) -> None:
+        """Nothing is left to do here: probes are not answered any more."""
         if self._probes is not None:
             await self._probes.close()
-        self._stores.close()
 
     # --- facts and decisions ------------------------------------------------------------------------------------
 
@@ -139,7 +171,7 @@ class Member:
             case Tick():
                 return ()
             case StepDone():
-                self._closed.append(_closed_here(fact))
+                self._closed.append(_closed_here(fact, self._parts.watch.newest))
                 self._closed_step = fact.step  # not the highest: a group may have begun with an older state
                 return ()
             case StopAsked():
@@ -299,6 +331,8 @@ class Member:
                 self.circle.hear(word)
             case words.StepClosedEverywhere():
                 self.circle.closed_everywhere(word)
+            case words.Committer():
+                self._committer = word
 
     def _end(self, proc: int, reason: str) -> None:
         self._parts.exits.isolate(Isolate(proc=proc, reason=reason, capture_stack=False))
@@ -407,6 +441,15 @@ class Member:
     async def _probe(self, word: words.Probe) -> None:
         found = await probe(word.address, self._identity.keys, Supervisor(word.node, word.boot), _PROBE_S)
         self._say(words.Probed(nonce=word.nonce, finding=found.finding.value, detail=found.detail))
+
+    async def _life_of_committer(self) -> Life:
+        lead = self._committer
+        if lead is None:
+            return Life.UNKNOWN
+        if lead.address is None:
+            return Life.GONE
+        found = await probe(lead.address, self._identity.keys, Supervisor(lead.node, lead.boot), _PROBE_S)
+        return judge([found], hung_up=False).life
 
     async def _confirm(self, proc: int) -> None:
         worker = self._context.workers.get(proc)

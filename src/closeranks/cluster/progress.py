@@ -7,13 +7,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from closeranks.cluster.announcing import Members
 from closeranks.cluster.steps import Signs, Steps
 from closeranks.decide.protocol import Fact, GroupStuck, ProcStuck, StepDone
 from closeranks.detect import progress
 from closeranks.detect.progress import Standstill, Suspect, Verdict
+from closeranks.detect.straggler import Step
+from closeranks.detect.straggler_cause import Place
 from closeranks.events import AnyEvent, DeadlineChanged
 from closeranks.nodes.words import Beat, Confirmed
+from closeranks.run.stragglers import Stragglers
 
 _RATES_KEPT: Final = 32
 
@@ -34,6 +39,9 @@ class Progress:
         self._durations_s: deque[float] = deque(maxlen=_RATES_KEPT)
         self._notes: list[AnyEvent] = []
         self._quiet_s: dict[str, float] = {}  # by node
+        self._closed: dict[int, Step] = {}  # parts of steps that are not closed everywhere
+        self.stragglers = Stragglers()
+        self.domains_of: Callable[[str], Mapping[str, str]] = lambda _: {}
 
     @property
     def quiet_s(self) -> float:
@@ -60,6 +68,7 @@ class Progress:
         """A term is announced."""
         self._nodes, self._places = members.nodes, frozenset(members.nodes)
         self._seats = {proc: seat for seat, proc in enumerate(members.procs)}
+        self._forget_parts()
         if fresh:
             self._steps.begin(self._places, -1)
             self._open_steps.clear()
@@ -67,6 +76,7 @@ class Progress:
 
     def settle(self, step: int) -> tuple[StepDone, ...]:
         """The members go on after this step."""
+        self._forget_parts()
         return self._steps.begin(self._places, step)
 
     def resume(self, members: Members, closed: Mapping[str, int]) -> None:
@@ -89,7 +99,31 @@ class Progress:
         self._quiet_s[node] = beat.quiet_s
         done = self._steps.add(node, beat.closed)
         self._durations_s.extend(one.duration_s for one in done)
+        self._weigh(beat, done)
         return done
+
+    def _weigh(self, beat: Beat, done: tuple[StepDone, ...]) -> None:
+        """Whether somebody keeps the others waiting."""
+        for here in beat.closed:
+            part = self._closed.get(here.step, Step(own_s={}))
+            period_s = max(part.period_s, here.period_s)
+            self._closed[here.step] = Step(own_s={**part.own_s, **here.own_s}, period_s=period_s)
+        if not done:
+            return
+        totals_s = self._signs.sections(self._places)
+        places = {
+            proc: Place(seat=seat, node=self._nodes[seat], domains=self.domains_of(self._nodes[seat]))
+            for proc, seat in self._seats.items()
+        }
+        for one in done:
+            step = self._closed.pop(one.step, None)
+            if step is not None:
+                self._notes += self.stragglers.closed(one.step, replace(step, totals_s=totals_s), places)
+        self._closed = {number: step for number, step in self._closed.items() if number > done[-1].step}
+
+    def _forget_parts(self) -> None:
+        self._closed.clear()
+        self.stragglers.disturbed()
 
     def look(self, present: Iterable[str]) -> tuple[Fact, ...]:
         """Judge progress, while every node with a seat is heard: a silent one would look like stuck processes."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from closeranks.cluster import saving_words
 from closeranks.cluster.saving_words import Back, FromLead, ToLead
 from closeranks.nodes import words
+from closeranks.nodes.probes import Life
 from closeranks.run.circle import Hearers, Role, role_of
 
 
@@ -25,6 +26,7 @@ class NodesCircle:
         self._places: tuple[str, ...] = ()  # node by seat, under the newest term
         self._hearers: Hearers | None = None
         self._hopeless: words.Hopeless | None = None  # said again to a coordinator that comes later
+        self.ask_for_lead: Callable[[], Awaitable[Life]] = _unknown
         self.on_step: Callable[[int, float], None] = lambda _step, _duration_s: None  # it is closed on every node
 
     @property
@@ -63,6 +65,10 @@ class NodesCircle:
         self._hopeless = words.Hopeless(reason=reason, exit_code=exit_code)
         self._say(self._hopeless)
 
+    async def life_of_lead(self) -> Life:
+        """See Circle."""
+        return await self.ask_for_lead()
+
     # --- what is heard ------------------------------------------------------------------------------------------
 
     def seated(self, places: tuple[str, ...]) -> None:
@@ -98,3 +104,7 @@ class NodesCircle:
     def _hear_as_lead(self, node: str, word: ToLead) -> None:
         if self._hearers is not None and self.role is Role.LEAD and node in self._places:
             self._hearers.to_lead(node, word)
+
+
+async def _unknown() -> Life:
+    return Life.UNKNOWN

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from closeranks.decide.protocol import StepDone
 from closeranks.nodes.words import Beat, ClosedHere, SeatSign
 from closeranks.run.tally import mean_of
@@ -92,6 +94,11 @@ class Signs:
         """The node is gone."""
         self._signs.pop(node, None)
 
+    def sections(self, nodes: Iterable[str]) -> dict[int, Mapping[str, float]]:
+        """By process: seconds spent in each named operation, as last told."""
+        signs = (sign for node in nodes for sign in self._signs.get(node, ()))
+        return {sign.proc: sign.sections_s for sign in signs}
+
     def readings(self, nodes: Iterable[str], procs: Mapping[int, int]) -> dict[int, Reading]:
         """By process, those on ``nodes`` that sit where the newest term put them (``procs``: process to seat)."""
         found: dict[int, Reading] = {}
@@ -104,4 +111,4 @@ class Signs:
 
 def _shifted(sign: SeatSign, shift_ns: int) -> SeatSign:
     reading = sign.reading._replace(moved_ns=sign.reading.moved_ns + shift_ns)
-    return SeatSign(proc=sign.proc, seat=sign.seat, asked=sign.asked, reading=reading)
+    return replace(sign, reading=reading)

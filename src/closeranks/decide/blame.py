@@ -5,6 +5,7 @@ from __future__ import annotations
 from closeranks.decide import membership, quarantine
 from closeranks.decide.answers import answer_to
 from closeranks.decide.diagnosis import Diagnosis, Trouble
+from closeranks.decide.fitness import Fit, NotYet, fit_for
 from closeranks.decide.state import Node, State
 from closeranks.decide.turn import Turn
 from closeranks.events import ErrorSeen, NodeBlamed, NodeQuarantined, PersonNeeded
@@ -26,12 +27,25 @@ def let_in(turn: Turn, node: Node) -> bool:
         if answer.by in _BEYOND_DOUBT:
             return False
         barred |= {node.name}
+    elif isinstance(fitness := _fitness(turn, node.host), NotYet):
+        detail = f"{node.name} is given seats only where no other has room: {fitness.reason}"
+        turn.note(ErrorSeen(detector="quarantine", seat=None, proc=None, detail=detail))
+        barred |= {node.name}
     turn.update(barred=barred)
     return True
 
 
-def look_at_own(turn: Turn) -> None:
-    """The only node of a run: whoever started it there meant it, and is told what is known."""
+def _fitness(turn: Turn, host: str) -> Fit | NotYet:
+    rules = turn.state.settings.quarantine
+    return fit_for(rules.work_h, turn.state.register.nodes[host].hours, rules.infant_h)
+
+
+def look_back(turn: Turn) -> None:
+    """The run begins, and the history of nodes is there: those that came before it are judged by it now.
+
+    Who starts a run of one node on a node that is kept out meant it, and is told what is known.
+    """
+    turn.update(nodes={name: node for name, node in turn.state.nodes.items() if let_in(turn, node)})
     host = turn.state.settings.host
     if not host:
         return

@@ -23,7 +23,8 @@ def choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless
     state, incident = turn.state, turn.incident()
     members = membership.occupants(state).values()
     empty, placed = membership.empty_seats(state), membership.placements(state)
-    restarted, cold_budget = state.ledger, budgets.Within()
+    restarted: budgets.Ledger = state.ledger
+    cold_budget: budgets.Within | budgets.Exceeded = budgets.Within()
     if not relieved:
         restarted, cold_budget = _restart(state, trouble, start_up=start_up)
     answer = Answer() if relieved else answer_to(state.settings.answers, fault)

@@ -100,7 +100,7 @@ def _member(turn: Turn, number: int, term: int) -> Proc | None:
 def _begun(turn: Turn, fact: Begun) -> None:
     if turn.state.life is Life.NEW:
         turn.update(saved_step=fact.saved_step, register=fact.register)
-        blame.look_at_own(turn)
+        blame.look_back(turn)
         nodes.assemble(turn)
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from closeranks import faults
-from closeranks.decide.protocol import Crash
+from closeranks.decide.protocol import Crash, Hint
 
 # Numbers of Linux; the standard library's names would bring along calls that are not pure.
 SIGNALS: Mapping[int, str] = {
@@ -77,6 +77,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     code: int | None = None
     signal: int | None = None
     crash: Crash | None = None
+    hint: Hint | None = None  # what the process's last words say
     left_at_step: int | None = None
     silent_s: float | None = None
     allowed_s: float | None = None
@@ -136,6 +137,11 @@ def diagnose(trouble: Trouble, *, repeated: bool, start_up: bool) -> Diagnosis:
 
     ``repeated``: its signature was seen before a recovery already; ``start_up``: the group had not closed a step.
     """
+    hint = trouble.hint
+    if hint is not None:
+        # What is exhausted or broken outside of the script stays the cause, however often it comes back.
+        evidence = (trouble.detail, f"its last words: {hint.words}")
+        return Diagnosis(fault=hint.fault, culprits=trouble.seats, confidence=hint.confidence, evidence=evidence)
     if trouble.crash is not None and trouble.crash.error in _NO_MEMORY:
         fault, confidence = faults.OUT_OF_MEMORY, 0.95
     elif repeated and trouble.crash is not None:

@@ -115,6 +115,7 @@ def _trouble(proc: Proc, fact: ProcEnded) -> Trouble:
         code=fact.code,
         signal=fact.signal,
         crash=None if orphaned else fact.crash,
+        hint=None if orphaned else fact.hint,
     )
 
 

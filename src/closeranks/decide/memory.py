@@ -18,6 +18,11 @@ def can_split(turn: Turn, finer: int) -> None:
     turn.update(finer_most=bound if known == 1 else min(known, max(1, bound)))
 
 
+def advised(hopeless: str, fault: str) -> str:
+    """Why nothing can be done, with what a person can do where memory is what is missing."""
+    return f"{hopeless}; {faults.OUT_OF_MEMORY.advice}" if hopeless and fault == faults.OUT_OF_MEMORY.name else hopeless
+
+
 def relieve(turn: Turn, trouble: Trouble, fault: str) -> bool:
     """Split batches twice as fine, if memory was exhausted and they can be; whether that was done.
 

@@ -29,6 +29,14 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     step: int
 
 
+class Hint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A fault outside of the script that the last words of a process name."""
+
+    fault: str  # a name of the catalogue
+    confidence: float
+    words: str
+
+
 class Origin(StrEnum):
     """What a new group begins with."""
 
@@ -70,6 +78,7 @@ class ProcEnded(_Value, frozen=True, tag=True):
     crash: Crash | None
     left_at_step: int | None  # it left the loop early after this closed step
     unkillable: bool = False
+    hint: Hint | None = None
 
 
 class ProcStuck(_Value, frozen=True, tag=True):

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from closeranks.decide.budgets import Intensity
+from closeranks.decide.fitness import UNKNOWN_H
 
 _DAY_S = 86_400.0
 _FAILURES_KEPT = 64  # newest, of each node
@@ -41,6 +42,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     probation_s: float = _DAY_S  # after it; one more failure and the node is out again
     share_per_day: float = 0.1  # of the known nodes that rules may take out within a day, but one
     share_out: float = 0.25  # that rules may keep out at once, but one
+    infant_h: float = 0.0  # of work that a new node passes before it may take longer work than it has done; 0: any may
+    work_h: float = UNKNOWN_H  # that this run is expected to last
 
 
 USUAL = Rules()

@@ -40,7 +40,7 @@ def meet(
     for proc in doomed:
         turn.put(proc)
     relieved = memory.relieve(turn, trouble, diagnosis.fault)
-    hopeless = hopeless or ("" if relieved else repeated)
+    hopeless = hopeless or ("" if relieved else memory.advised(repeated, diagnosis.fault))
     choice = choose(turn, trouble, diagnosis.fault, start_up=start_up, hopeless=hopeless, relieved=relieved)
     _carry_out(turn, trouble, choice, doomed)
 

@@ -14,8 +14,6 @@ import msgspec
 
 _PREFIXES_MAX = 6
 _ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-# What moves a cursor, changes a terminal, reverses or hides text.
-_HIDDEN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 _MONTH_NAMES: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 _LABELS: Final = (
@@ -23,7 +21,7 @@ _LABELS: Final = (
     re.compile(r"(?P<rank>\d{1,6}): (?=\S|$)"),  # srun --label
     re.compile(r"\[(?P<rank>\d{1,6})\]:\s?"),  # older torchrun
     re.compile(r"\((?P<actor>[\w.()]+ )?pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\)\s?"),  # Ray
-    re.compile(r"s(?P<rank>\d{1,6})\.\d+\s?[|:]\s?"),  # ours: seat and incarnation
+    re.compile(r"\[s(?P<rank>\d{1,6})\.\d+\] "),  # ours: seat and incarnation
     re.compile(r"(?P<node>[\w.-]+):\d+:\d+ \[\d+\] "),  # NCCL_DEBUG: host, pid, thread, device
 )
 _STAMPS: Final = (
@@ -33,8 +31,8 @@ _STAMPS: Final = (
     ),
     re.compile(
         r"\[?[EWIFC](?P<month>\d\d)(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
-        r"\.(?P<fraction>\d{1,9})\s?"
-    ),  # glog: no year
+        r"\.(?P<fraction>\d{1,9})\s?(?:\d{1,9} )?(?:[\w./-]{1,200}:\d{1,6}\] )?"
+    ),  # glog: no year; thread, file and line follow
     re.compile(
         r"(?P<name>[A-Z][a-z]{2}) {1,2}(?P<day>\d{1,2}) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d) "
     ),  # syslog: no year
@@ -59,8 +57,15 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plain(data: bytes) -> str:
-    """The bytes of one line as text that a terminal may be shown: no escapes, no control characters."""
-    return _HIDDEN.sub("\N{REPLACEMENT CHARACTER}", _ESCAPE.sub("", data.decode("utf-8", "replace"))).strip()
+    """The bytes of one line as text that a terminal may be shown.
+
+    No escapes and nothing unprintable: what moves a cursor, changes a terminal, or reverses or hides text.
+    """
+    text = data.decode("utf-8", "replace").strip()
+    if text.isprintable():
+        return text
+    text = _ESCAPE.sub("", text).strip()
+    return "".join(sign if sign.isprintable() or sign == "\t" else "\N{REPLACEMENT CHARACTER}" for sign in text)
 
 
 def harmless(text: str) -> str:

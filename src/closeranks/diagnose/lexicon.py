@@ -11,7 +11,7 @@ from closeranks.diagnose import codes
 from closeranks.diagnose.codes import CodeTable
 from closeranks.diagnose.evidence import Evidence, Place, Source, Standing, Unit
 from closeranks.diagnose.labels import Said
-from closeranks.diagnose.prefilter import Prefilter
+from closeranks.diagnose.prefilter import ANCHOR_BYTES, Prefilter
 from closeranks.diagnose.rules import Match, RuleBook
 
 TEXT_CHARS_MAX = 300
@@ -58,9 +58,12 @@ class Lexicon:
 
     def candidates(self, data: bytes) -> list[tuple[int, frozenset[int]]]:
         """Places in the data, and the numbers of the rules that may apply to their line."""
-        get = self._numbers.get
-        found = ((place, get(data[place : place + 4])) for place in self.prefilter.positions(data))
-        return [(place, numbers) for place, numbers in found if numbers is not None]
+        numbers = self._numbers
+        return [
+            (place, numbers[anchor])
+            for place in self.prefilter.positions(data)
+            if (anchor := data[place : place + ANCHOR_BYTES]) in numbers
+        ]
 
     def understand(self, said: Said, before: str, numbers: Sequence[int]) -> Evidence | None:
         """What the line speaks for, without its place; ``numbers`` ascend. None: nothing."""
@@ -120,6 +123,7 @@ def _by_rule(said: Said, match: Match, before: str) -> Evidence:
         sequence=_number(told.get("seq")),
         code=code,
         points=rule.points,
+        mutual=rule.mutual,
         peer=told.get("peer", ""),
         where=told.get("where") or (_user_frame(before) if traced else ""),
         excludes=rule.excludes,

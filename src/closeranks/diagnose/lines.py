@@ -7,7 +7,7 @@ are cut at a bound, text is cleaned before anybody sees it, and what is kept is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -19,10 +19,16 @@ from closeranks.diagnose.judge import judge
 from closeranks.diagnose.lexicon import Lexicon
 from closeranks.diagnose.verdict import Verdict
 
-LINE_BYTES_MAX: Final = 2**14  # of a line, this much around a hit is read
+LINE_BYTES_MAX: Final = 2**14  # a line that goes on beyond is cut
+_READ_BYTES: Final = 2**11  # of a line, around a hit: what is longer is data, and patterns take their time with it
 _KEPT_BYTES: Final = 2**14  # of the lines before, for tracebacks and times
 _KINDS_MAX: Final = 20_000  # pairs of rule and unit; a sane job has hundreds
 _STAMP_LINES_MAX: Final = 60
+# A line that no rule understood, and that came so often but for its digits, is noise: it is not read again. Digits
+# that are zero stay apart from others, for a status of zero tells something else than any other.
+_NOISE_LINES: Final = 200
+_NOISE_KINDS_MAX: Final = 4096
+_DIGITS: Final = bytes.maketrans(b"23456789", b"11111111")
 _PROGRESS_LINES_MIN: Final = 2  # one may have been printed by another thread while the process fell
 _PROGRESS: Final = re.compile(
     r"""\b(?:global_?step|step|iter(?:ation)?|epoch|batch)s?\b["']?\s*[=:#]?\s*\[?\d""", re.IGNORECASE
@@ -58,6 +64,7 @@ class Gathering:
         self.lexicon = lexicon
         self.cut = Cut()
         self._found: dict[tuple[object, ...], Evidence] = {}
+        self._latest: dict[tuple[object, ...], Evidence] = {}
         self._last_s: dict[tuple[object, ...], float] = {}
 
     def add(self, evidence: Evidence, clock_s: float | None = None) -> None:
@@ -73,8 +80,9 @@ class Gathering:
             last_s = self._last_s.get(key)
             gap_s = self.lexicon.burst_gap_s(evidence)
             again = clock_s is not None and last_s is not None and clock_s - last_s > gap_s
-            # A later sighting counts as the end of the story, the first as its beginning.
-            self._found[key] = replace(known, count=known.count + 1, bursts=known.bursts + again)
+            first = evidence if known.went_on else known  # what was handled once may be the end another time
+            self._found[key] = replace(first, count=known.count + 1, bursts=known.bursts + again)
+        self._latest[key] = evidence
         if clock_s is not None:
             self._last_s[key] = clock_s
 
@@ -83,10 +91,18 @@ class Gathering:
         return (evidence.source, evidence.rule, evidence.fault, evidence.unit, evidence.code) in self._found
 
     def handled(self, file: str, lines: frozenset[int]) -> None:
-        """What stands in these lines of the file did not end its process: it went on working."""
-        for key, evidence in self._found.items():
-            if evidence.place.file == file and evidence.place.line in lines:
-                self._found[key] = replace(evidence, went_on=True)
+        """What stands in these lines of the file did not end its process: it went on working.
+
+        Of equal sightings the newest decides; if that one was not handled, it takes the place of the first.
+        """
+        for key, latest in self._latest.items():
+            first = self._found[key]
+            if latest.place.file != file or first.place.file != file or first.place.line not in lines:
+                continue
+            if latest.place.line in lines:
+                self._found[key] = replace(first, went_on=True)
+            else:
+                self._found[key] = replace(latest, count=first.count, bursts=first.bursts)
 
     def evidence(self) -> tuple[Evidence, ...]:
         """Everything, in the order in which it was first seen."""
@@ -108,6 +124,7 @@ class Scanner:
         self._line = 1  # number of the first line after the tail
         self._seen: dict[int, int | None] = {}  # line of a sighting -> its rank, as its label tells
         self._stamps = True  # until many lines had none
+        self._noise: dict[bytes, int] = {}  # lines that nothing was understood of -> how often they came
 
     def feed(self, data: bytes) -> None:
         """Read the next piece."""
@@ -144,31 +161,43 @@ class Scanner:
 
     def _read(self, data: bytes) -> None:
         """Read whole lines."""
-        counted = 0  # bytes whose line ends are in ``line``
-        line = self._line
-        lines: dict[int, tuple[int, set[int]]] = {}  # start of a line -> its number, rules that may apply
-        for place, numbers in self._lexicon.candidates(data):
-            start = 1 + max(data.rfind(b"\n", 0, place), data.rfind(b"\r", max(0, place - LINE_BYTES_MAX), place))
-            start = max(start, place - LINE_BYTES_MAX // 2)
-            line += data.count(b"\n", counted, place)
-            counted = place
-            lines.setdefault(start, (line, set()))[1].update(numbers)
-        for start, (number, rules) in lines.items():
-            self._consider(data, start, number, sorted(rules))
-        self._line = line + data.count(b"\n", counted)
+        for start, end, line, numbers in self._lines(data):
+            raw = data[start:end]
+            kind = raw.translate(_DIGITS)
+            often = self._noise.get(kind, 0)
+            if often >= _NOISE_LINES:
+                continue
+            if not self._understood(raw, data[max(0, start - _KEPT_BYTES) : start], line, numbers):
+                if len(self._noise) >= _NOISE_KINDS_MAX:
+                    self._noise.clear()
+                self._noise[kind] = often + 1
         self._tail = (self._tail + data)[-_KEPT_BYTES:] if len(data) < _KEPT_BYTES else data[-_KEPT_BYTES:]
 
-    def _consider(self, data: bytes, start: int, line: int, numbers: list[int]) -> None:
-        stop = start + LINE_BYTES_MAX
-        ends = [end for end in (data.find(b"\n", start, stop), data.find(b"\r", start, stop)) if end >= 0]
-        said = labels.read(labels.plain(data[start : min(ends, default=stop)]), self._origin.year)
-        before_bytes = data[max(0, start - _KEPT_BYTES) : start]
-        if start < _KEPT_BYTES:
-            before_bytes = self._tail[start - _KEPT_BYTES :] + before_bytes if start else self._tail
-        before = before_bytes.decode("utf-8", "replace")
-        evidence = self._lexicon.understand(said, before, numbers)
+    def _lines(self, data: bytes) -> Iterator[tuple[int, int, int, frozenset[int]]]:
+        """The lines in which a rule may find something: start, end, number, and the rules; counts all lines."""
+        counted, start, end = 0, 0, -1  # no line yet
+        rules: frozenset[int] = frozenset()
+        for place, numbers in self._lexicon.candidates(data):
+            if place < end:
+                rules |= numbers
+                continue
+            if end >= 0:
+                yield start, end, self._line, rules
+            start, end, rules = _line_start(data, place), _line_end(data, place), numbers
+            self._line += data.count(b"\n", counted, place)
+            counted = place
+        if end >= 0:
+            yield start, end, self._line, rules
+        self._line += data.count(b"\n", counted)
+
+    def _understood(self, raw: bytes, above: bytes, line: int, numbers: frozenset[int]) -> bool:
+        """Take in what the line tells; ``above`` is what stands before it in its piece."""
+        said = labels.read(labels.plain(raw), self._origin.year)
+        missing = _KEPT_BYTES - len(above)
+        before = (self._tail[-missing:] + above if missing else above).decode("utf-8", "replace")
+        evidence = self._lexicon.understand(said, before, sorted(numbers))
         if evidence is None:
-            return
+            return False
         evidence = self._placed(evidence, line)
         self._seen.setdefault(line, said.rank)
         if len(self._seen) > _KINDS_MAX:
@@ -176,6 +205,7 @@ class Scanner:
         if evidence.at_s is None and not self._gathering.knows(evidence):
             evidence = replace(evidence, at_s=self._stamp_before(before) or self._origin.ended_s)
         self._gathering.add(evidence, said.uptime_s if evidence.at_s is None else evidence.at_s)
+        return True
 
     def _placed(self, evidence: Evidence, line: int) -> Evidence:
         origin, unit = self._origin, evidence.unit
@@ -210,6 +240,19 @@ class Scanner:
             for line, rank in self._seen.items()
             if sum(at > line and of == rank for at, of in progress) >= _PROGRESS_LINES_MIN
         )
+
+
+def _line_start(data: bytes, place: int) -> int:
+    nearest = max(0, place - _READ_BYTES // 2)
+    before = max(data.rfind(b"\n", nearest, place), data.rfind(b"\r", nearest, place))
+    return nearest if before < 0 else before + 1
+
+
+def _line_end(data: bytes, place: int) -> int:
+    furthest = place + _READ_BYTES // 2
+    feed, back = data.find(b"\n", place, furthest), data.find(b"\r", place, furthest)
+    ends = (feed, back) if back >= 0 else (feed,)
+    return min((end for end in ends if end >= 0), default=min(furthest, len(data)))
 
 
 def judge_pieces(pieces: Iterable[bytes], lexicon: Lexicon, origin: Origin) -> Verdict:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-_ANCHOR_BYTES = 4
+ANCHOR_BYTES = 4
 _BLOCK_BYTES = 2**15  # a block, its index and its result stay in the cache of a core
 _PAIRS = 2**16
 # What running text consists of; a pair outside of it is rare, and a rare pair makes a fast filter.
@@ -34,8 +34,8 @@ class Prefilter:
 
     def positions(self, data: bytes) -> list[int]:
         """Ascending: all places of anchors, and few others."""
-        found = [self._block(data, start) for start in range(0, len(data) - _ANCHOR_BYTES + 1, _BLOCK_BYTES)]
-        return [int(place) for block in found if block.size for place in block]
+        found = [self._block(data, start) for start in range(0, len(data) - ANCHOR_BYTES + 1, _BLOCK_BYTES)]
+        return [place for block in found for place in block.tolist()]
 
     def anchors_in(self, literal: str) -> tuple[bytes, ...]:
         """The anchors whose place leads to the literal; at least one for each that was given."""
@@ -50,7 +50,7 @@ class Prefilter:
             pairs = np.frombuffer(data, _LITTLE_ENDIAN_PAIR, count, first)
             parts.append(first + 2 * np.flatnonzero(self._first.take(pairs)))
         places = np.concatenate(parts)
-        places = places[places <= len(data) - _ANCHOR_BYTES]
+        places = places[places <= len(data) - ANCHOR_BYTES]
         if not places.size:
             return places
         octets = np.frombuffer(data, np.uint8)
@@ -63,7 +63,7 @@ def _anchors(literals: list[bytes]) -> tuple[bytes, ...]:
     anchors: list[bytes] = []
     for literal in literals:
         if not any(anchor in literal for anchor in anchors):
-            windows = [literal[at : at + _ANCHOR_BYTES] for at in range(len(literal) - _ANCHOR_BYTES + 1)]
+            windows = [literal[at : at + ANCHOR_BYTES] for at in range(len(literal) - ANCHOR_BYTES + 1)]
             anchors.append(min(windows, key=_commonness))
     return tuple(anchors)
 

@@ -39,6 +39,7 @@ class _RuleEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     excludes: tuple[str, ...] = ()
     before: str = ""
     points: bool = False
+    mutual: bool = False
 
 
 class _RuleFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -61,6 +62,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     speaker: Source
     excludes: tuple[str, ...]
     before: re.Pattern[str] | None
+    mutual: bool  # ranks disagree, and the speaker need not be the one who is wrong
     points: bool  # the rank that the line names is another one than the speaker: the one that was missing
     provenance: str
     yes: tuple[str, ...]
@@ -68,7 +70,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def match(self, line: str, before: str = "") -> Mapping[str, str] | None:
         """What the line tells, by name; None: the rule does not apply."""
-        if not any(literal in line for literal in self.literals):
+        for literal in self.literals:  # a plain loop: any() over a generator takes three times as long
+            if literal in line:
+                break
+        else:
             return None
         found = self.pattern.search(line)
         if found is None:
@@ -159,6 +164,7 @@ def _rule(file: str, entry: _RuleEntry) -> Rule:
         excludes=entry.excludes,
         before=before,
         points=entry.points,
+        mutual=entry.mutual,
         provenance=entry.provenance,
         yes=entry.yes,
         no=entry.no,

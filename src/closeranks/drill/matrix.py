@@ -23,7 +23,8 @@ from closeranks.drill.plan import RunSpec
 SEATS: Final = 3
 STEPS: Final = 40
 _FIRST_STEP, _LAST_STEP = 8, 14  # strikes are drawn from these; the rest of the run shows what became of it
-_RUN_S: Final = 30.0  # an undisturbed run takes a tenth of it
+_RUN_S: Final = 25.0  # an undisturbed run takes a tenth of it
+_STEP_S: Final = 0.05  # what a step of the small job takes at most
 _ALWAYS: Final = ("--grace", "3")
 _IN_PHASE: Final[Mapping[Phase, tuple[str, ...]]] = {Phase.START_UP: ("--join-timeout", "8")}
 _NODES: Final = ("n0", "n1")  # those with seats
@@ -137,7 +138,7 @@ def run_of(cell: Cell, command: Sequence[str]) -> RunSpec:
         command=tuple(command),
         seats=SEATS,
         spares=1,
-        timeout_s=_RUN_S,
+        timeout_s=_RUN_S + _STEP_S * cell.row.steps,
         save_every="6",
         options=(*_ALWAYS, *cell.row.options, *_IN_PHASE.get(cell.phase, ())),
     )

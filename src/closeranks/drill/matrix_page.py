@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Final
 
@@ -28,14 +28,14 @@ _STYLE: Final = (
 )
 
 
-def html_page(results: Sequence[CellResult], footer: Iterable[str] = ()) -> str:
+def html_page(results: Sequence[CellResult]) -> str:
     """The page: the table, the sums, and all about each cell that is not right."""
     rows = dict.fromkeys(result.row for result in results)
     by_key = {result.key: result for result in results}
     head = "".join(f'<th scope="col">{escape(phase)}</th>' for phase in Phase)
     body = "".join(_row(row, [by_key[f"{row}:{phase}"] for phase in Phase]) for row in rows)
     legend = ", ".join(f"{sign} {escape(state)}" for state, sign in _SIGNS.items())
-    told = "".join(f"<li>{escape(line)}</li>" for line in [*said(sums_of(results)), *footer])
+    told = "".join(f"<li>{escape(line)}</li>" for line in said(sums_of(results)))
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Drill matrix</title>'
         f"<style>{_STYLE}</style><h1>Drill matrix</h1><ul>{told}</ul><p>{legend}. Seconds are from the strike to the "

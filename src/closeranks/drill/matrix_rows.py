@@ -17,8 +17,9 @@ _WARM: Final = (Rung.SPARE, Rung.FORK)
 _COLD: Final = (Rung.RESPAWN, Rung.COLD_RESTART)
 _IN_PLACE: Final = (Rung.WAIT, Rung.RETRY, Rung.REGROUP, *_WARM)
 _SEEN_S: Final = 1.0  # an end or an exception: the kernel or the process itself says so
-_SILENT_S: Final = 5.0  # a silence: longer than any step, and longer than the least deadline, 2 s
+_SILENT_S: Final = 7.0  # a silence: deadlines of the first steps are 5 s or more, and the suspect is asked
 _WRONG_S: Final = 5.0  # a wrong value: at the next comparison
+_LOOKED_S: Final = 12.0  # what is measured of a node: every ten seconds
 _SAVED_S: Final = 5.0  # a save: at its end
 
 _NO_STATE: Final = "not applicable: there is no state yet"
@@ -29,7 +30,7 @@ _WHERE_IT_BEGINS: Final = "not applicable: it lasts from its step on; counted wh
 _IN_SCRIPT: Final = "not applicable: in the training thread, counted under forward; the store is written when saving"
 _ANY_MOMENT: Final = "not applicable: links are cut at any moment of a step; counted under collective"
 _LATER_SAVE: Final = "not applicable: the store is not in use; seen at the next save, counted under saving"
-_NO_METRICS: Final = "not run: no accelerator is here whose metrics could be lost"
+_NO_METRICS: Final = "not run: no accelerator is here whose metrics could be lost; tests use recorded ones"
 
 Phases = Mapping[Phase, Expected | str]
 
@@ -93,15 +94,15 @@ _WRONG: Final = Expected(
     maskable=True,
 )
 _NOT_FINITE: Final = replace(_WRONG, faults=(*_WRONG.faults, "non-finite loss", "bad numerics"), said=("finite",))
-_DATA: Final = replace(_WRONG, faults=("bad data",), said=("batch", "sample"))
-_STRAGGLER: Final = Expected(said=("compute", "data", "unknown"), detect_s=_WRONG_S)
+_DATA: Final = replace(_WRONG, faults=(), said=("batch", "sample"), maskable=False)
+_STRAGGLER: Final = Expected(said=("computation", "slow device", "more work"), detect_s=_WRONG_S)
 _FULL: Final = replace(_CRASHED, faults=(faults.DISK_FULL.name,))
 _BROKEN_DISK: Final = replace(_CRASHED, faults=("storage error",))
 _UNSAVED: Final = Expected(said=("No space left",), detect_s=_SAVED_S, culprit=False, exit_codes=(0, 74))
 _UNWRITTEN: Final = replace(_UNSAVED, said=("Input/output error",))
 _TORN: Final = replace(_UNSAVED, said=("truncated", "expected", "digest"))
 _NO_ROOM: Final = replace(_CRASHED, faults=("shared memory full",))
-_CLOCK: Final = Expected(said=("clock",), detect_s=_WRONG_S, culprit=False)
+_CLOCK: Final = Expected(said=("clock",), detect_s=_LOOKED_S, culprit=False)
 _DEVICE: Final = replace(_CRASHED, faults=("device memory error",))
 _PARTITION: Final = Expected(
     faults=(faults.NETWORK_LOSS.name, faults.NODE_LOST.name),
@@ -127,7 +128,7 @@ _PROCESS: Final = (
         "exception",
         Kind.EXCEPTION,
         "process",
-        _everywhere(_CRASHED, {Phase.START_UP: _cold(_CRASHED, faults.START_UP_CRASH.name)}),
+        _everywhere(_CRASHED, {Phase.START_UP: _cold(_CRASHED, faults.START_UP_CRASH.name, faults.CRASHED.name)}),
     ),
     _row("held-gil", Kind.GIL, "process", _everywhere(_HELD, {Phase.START_UP: _cold(_HELD)})),
     _row("block", Kind.BLOCK, "process", _everywhere(_HUNG, {Phase.START_UP: _cold(_HUNG)})),
@@ -224,7 +225,7 @@ _CORRUPTION: Final = (
     _row("stale-batch", Kind.STALE_BATCH, "data", _only(_ONLY_LOADER, {Phase.FORWARD: _DATA})),
 )
 _NODE: Final = (
-    _row("clock-jump", Kind.CLOCK_JUMP, "clock", _everywhere(_CLOCK), lasting=Lasting.TRANSIENT),
+    _row("clock-jump", Kind.CLOCK_JUMP, "clock", _everywhere(_CLOCK), steps=600),
     _row("lost-metrics", None, "telemetry", _only(_NO_METRICS, {})),
     _row(
         "accelerator-code",

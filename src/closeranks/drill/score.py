@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from closeranks.drill.expected import Expected
-from closeranks.drill.signs import Sign, signs_in
+from closeranks.drill.signs import INCIDENT, Sign, signs_in
 from closeranks.drill.verdict import Evidence, Outcome, differences
 from closeranks.events import Decided, Diagnosed, FaultInjected, IncidentClosed, ProcessSeated, Record, Rung
 
@@ -150,7 +150,7 @@ def _judged(expected: Expected, struck: Struck, seen: _Seen) -> Score:
         effect=effect,
         reasons=tuple(reasons),
         detected_s=None if first is None else first.mono_s - seen.at_s,
-        detector="" if first is None else first.detector,
+        detector=next((sign.detector for sign in seen.signs if sign.detector != INCIDENT), INCIDENT if first else ""),
         diagnosed_s=None if seen.diagnosed is None else seen.diagnosed.mono_s - seen.at_s,
         recovered_s=recovered_s,
         culprit=culprit,

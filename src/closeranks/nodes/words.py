@@ -64,6 +64,7 @@ class SeatSign(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     seat: int
     asked: bool  # it was told to end
     reading: Reading
+    sections_s: dict[str, float] = {}  # spent in each named operation so far
 
 
 class ClosedHere(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -73,6 +74,8 @@ class ClosedHere(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     duration_s: float  # from the first open to the last close here
     loss: float | None = None  # mean of the seats here that reported a finite one
     grad_norm: float | None = None
+    own_s: dict[int, float] = {}  # by process
+    period_s: float = 0.0  # since the step before was closed here; 0: unknown
 
 
 class Beat(_Word, frozen=True, tag=True):
@@ -269,6 +272,14 @@ class StepClosedEverywhere(_Word, frozen=True, tag=True):
     duration_s: float  # as of the slowest node
 
 
+class Committer(_Word, frozen=True, tag=True):
+    """The run ends: this supervisor commits its last state, and answers probes until that is done."""
+
+    node: str
+    boot: str
+    address: Address | None  # None: it is gone
+
+
 FromCoordinator = (
     Welcome
     | TurnedAway
@@ -284,4 +295,5 @@ FromCoordinator = (
     | Dismissed
     | FromSaver
     | StepClosedEverywhere
+    | Committer
 )

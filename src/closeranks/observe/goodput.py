@@ -20,9 +20,11 @@ from closeranks.observe.history import History, Process, Span, Stay, history_of
 from closeranks.observe.stalls import (
     SEEN_WITHIN_S,
     UNATTRIBUTED,
+    given_up_spans,
     is_lost,
     lost_span,
     split_by_phase,
+    split_gap,
     stalled_spans,
     survived_spans,
     union,
@@ -193,15 +195,16 @@ def _gap_seconds(history: History, before: Stay | None, gap: Span, *, followed: 
     going_on = history.ended is None and is_lost(history, before)
     if followed or going_on:
         return _positive({Category.STALLED: gap.length_s})
-    stalled_s = sum(span.length_s for span in _own_incidents(history, before, gap))
+    stalled_s = sum(span.length_s for span in _stalled_at_the_end(history, before, gap))
     return _positive({Category.STALLED: stalled_s, Category.SHUT_DOWN: gap.length_s - stalled_s})
 
 
-def _own_incidents(history: History, before: Stay, gap: Span) -> list[Span]:
-    if not is_lost(history, before):
+def _stalled_at_the_end(history: History, before: Stay, gap: Span) -> list[Span]:
+    given_up = given_up_spans(history, before.process.seat or 0, gap)
+    if not given_up and not is_lost(history, before):
         return []
     spans = [Span(span.begin_s - SEEN_WITHIN_S, span.end_s) for span in history.incident_spans.values()]
-    return union(span.cut(gap) for span in spans)
+    return union([*(span.cut(gap) for span in spans), *given_up])
 
 
 def _gap_stalls(history: History, before: Stay | None, gap: Span, seconds: Seconds) -> dict[str, float]:
@@ -209,7 +212,7 @@ def _gap_stalls(history: History, before: Stay | None, gap: Span, seconds: Secon
     if before is None or stalled_s <= 0:
         return {}
     span = Span(gap.begin_s, gap.begin_s + stalled_s)
-    return split_by_phase([span], history)
+    return split_gap(history, before.process.seat or 0, span)
 
 
 def _stay_seconds(history: History, stay: Stay) -> Seconds:

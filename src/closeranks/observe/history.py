@@ -29,6 +29,7 @@ from closeranks.events import (
     SeatStalled,
     StepClosed,
     StoreOpened,
+    TermBegan,
 )
 
 _BORN_UNWRITTEN_S = 1.0  # a process runs a little before the record of its start is written; not longer than this
@@ -107,6 +108,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     incident_spans: dict[int, Span]
     incident_seats: dict[int, tuple[int, ...]]
     library: bool  # False: a script that shows neither steps nor what its seconds were spent on
+    sizes: tuple[tuple[Span, int], ...] = ()  # how many seats the group had, from term to term
     durable_step: int | None = None  # newest step in a committed checkpoint, -1 before one; None: a run without a store
 
     def phases_near(self, span: Span) -> list[PhaseSpan]:
@@ -160,6 +162,7 @@ def history_of(records: Sequence[Record]) -> History:
         incident_spans=_incident_spans(records, span.end_s, restarted_s),
         incident_seats={r.event.incident: r.event.seats for r in records if isinstance(r.event, IncidentOpened)},
         library=library,
+        sizes=_sizes(records, span.end_s),
         durable_step=_durable_step(records),
     )
 
@@ -167,6 +170,12 @@ def history_of(records: Sequence[Record]) -> History:
 def is_of_several_nodes(records: Iterable[Record]) -> bool:
     """Whether these are records of a job that spans nodes, be it only one journal of several."""
     return any(record.stamp is not None or isinstance(record.event, NodeStarted) for record in records)
+
+
+def _sizes(records: Sequence[Record], end_s: float) -> tuple[tuple[Span, int], ...]:
+    terms = [(record.mono_s, len(record.event.members)) for record in records if isinstance(record.event, TermBegan)]
+    ends_s = [at_s for at_s, _ in terms[1:]] + [end_s]
+    return tuple((Span(at_s, until_s), seats) for (at_s, seats), until_s in zip(terms, ends_s, strict=False))
 
 
 def _durable_step(records: Sequence[Record]) -> int | None:

@@ -15,6 +15,7 @@ from rich.text import Text
 from closeranks.events import Category, Record, StepClosed, TimerSummary
 from closeranks.faults import CATALOGUE
 from closeranks.observe.goodput import DURABLE_DEFINITION, ETTR_DEFINITION, GOODPUT_DEFINITION, Place, ledger
+from closeranks.observe.health import Health, health_of, print_health
 from closeranks.observe.history import History, history_of
 from closeranks.observe.incidents import Incident, incidents
 from closeranks.observe.nodes import (
@@ -90,6 +91,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeRow, ...] = ()  # these three are empty for a run on one node
     coordinators: tuple[CoordinatorRow, ...] = ()
     sittings: tuple[Sitting, ...] = ()
+    health: Health = Health()
 
 
 def report_of(records: Sequence[Record], problems: Iterable[str] = (), nodes: Nodes = NO_NODES) -> Report:
@@ -134,6 +136,7 @@ def report_of(records: Sequence[Record], problems: Iterable[str] = (), nodes: No
         nodes=nodes.rows,
         coordinators=nodes.coordinators,
         sittings=nodes.sittings,
+        health=health_of(records),
     )
 
 
@@ -170,6 +173,7 @@ def print_report(console: Console, report: Report) -> None:
     _print_head(console, report)
     _print_goodput(console, report)
     _print_incidents(console, report)
+    print_health(console, report.health)
     _print_nodes(console, report)
     _print_saves(console, report)
     _print_timers(console, report)
@@ -300,6 +304,8 @@ def _print_incident(console: Console, row: Incident) -> None:
     _indented(console, f"phases, s: {phases or '-'}", "dim")
     for taken in row.rungs:
         _indented(console, f"term {taken.term}: {taken.rung.value}, because {taken.reason}", "dim")
+    if row.canary:
+        _indented(console, row.canary, "dim")
     for crash in row.crashes:
         _indented(console, f"{crash.process} at {crash.where}, step {crash.step}: {crash.error}: {crash.message}")
     for stack in row.stacks:

@@ -12,8 +12,9 @@ from closeranks.observe.history import History, PhaseSpan, Span, Stay
 
 LOST_ATTEMPT: Final = "lost attempt"  # the part of the attempt before anybody saw that it was lost
 UNATTRIBUTED: Final = "unattributed"  # stalled, but no incident says why
+GIVEN_UP: Final = "without the seat"  # the group went on with fewer seats than were asked for
 SEEN_WITHIN_S: Final = 0.25  # from the end of a process to the first sign of it, on a busy node
-STALL_PARTS: Final = (LOST_ATTEMPT, *(phase.value for phase in Phase), UNATTRIBUTED)
+STALL_PARTS: Final = (LOST_ATTEMPT, *(phase.value for phase in Phase), GIVEN_UP, UNATTRIBUTED)
 
 
 def is_lost(history: History, stay: Stay) -> bool:
@@ -85,6 +86,19 @@ def _first_attempt_s(history: History, stay: Stay) -> float:
     # A stall that began later is one that it met in its work.
     into = (stall.until_mono_s for stall in stay.process.stalls if stall.since_mono_s < begun_s)
     return min(into, default=begun_s)
+
+
+def given_up_spans(history: History, seat: int, within: Span) -> list[Span]:
+    """Disjoint spans, in order, in which the group had fewer seats, and not this one."""
+    return union(span.cut(within) for span, seats in history.sizes if seats <= seat)
+
+
+def split_gap(history: History, seat: int, gap: Span) -> dict[str, float]:
+    """Like ``split_by_phase``, for stalled seconds in which nobody sat in the seat."""
+    given_up = given_up_spans(history, seat, gap)
+    parts = split_by_phase(_rest(gap, given_up), history)
+    given_up_s = sum(span.length_s for span in given_up)
+    return parts | {GIVEN_UP: given_up_s} if given_up_s > 0 else parts
 
 
 def union(spans: Iterable[Span]) -> list[Span]:

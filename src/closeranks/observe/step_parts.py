@@ -109,14 +109,14 @@ def _attempts(
 def _nodes_of(seats: Iterable[int], seatings: Sequence[_Seating], at_s: float) -> set[str]:
     index = bisect.bisect_right(seatings, at_s, key=lambda seating: seating.at_s) - 1
     nodes = seatings[index].nodes if index >= 0 else ()
-    return {nodes[seat] if seat < len(nodes) else "" for seat in seats}
+    # Seats beyond those of a known term are not there: the group went on with fewer.
+    return {nodes[seat] if nodes else "" for seat in seats if seat < len(nodes) or not nodes}
 
 
 def _joined(attempt: _Attempt, seats: int, *, repeated: bool) -> Record:
-    losses: list[float | None] = [None] * seats
-    for _, part in attempt.parts:
-        for seat, loss in enumerate(part.losses[:seats]):
-            losses[seat] = loss if loss is not None else losses[seat]
+    losses, own_s = (
+        _merged([getattr(part, name)[:seats] for _, part in attempt.parts], seats) for name in ("losses", "own_s")
+    )
     last = max((record for record, _ in attempt.parts), key=lambda record: record.mono_s)
     event = StepClosed(
         step=attempt.parts[0][1].step,
@@ -125,5 +125,15 @@ def _joined(attempt: _Attempt, seats: int, *, repeated: bool) -> Record:
         losses=tuple(losses),
         repeated=repeated,
         seats=() if len(attempt.seats) >= seats else tuple(sorted(attempt.seats)),
+        own_s=tuple(own_s) if any(own_s) else (),
     )
     return msgspec.structs.replace(last, event=event)
+
+
+def _merged(parts: Sequence[Sequence[float | None]], seats: int) -> list[float | None]:
+    """What each seat's node told of it."""
+    found: list[float | None] = [None] * seats
+    for part in parts:
+        for seat, value in enumerate(part):
+            found[seat] = value if value is not None else found[seat]
+    return found

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from closeranks.events import Category
 from closeranks.observe.history import History, Span, Stay
-from closeranks.observe.stalls import is_lost, stalled_spans
+from closeranks.observe.stalls import given_up_spans, is_lost, stalled_spans
 
 
 class Segment(NamedTuple):
@@ -59,7 +59,8 @@ def _seat_segments(history: History, seat: int) -> tuple[Segment, ...]:
         found.append(Segment(Span(at_s, stay.span.begin_s), gap, ""))
         found += stay_segments(history, stay)
         at_s = stay.span.end_s
-        before = Category.STALLED if is_lost(history, stay) else Category.SHUT_DOWN
+        lost = is_lost(history, stay) or given_up_spans(history, seat, Span(at_s, history.span.end_s))
+        before = Category.STALLED if lost else Category.SHUT_DOWN
     found.append(Segment(Span(at_s, history.span.end_s), before, ""))
     return tuple(segment for segment in found if segment.span.length_s > 0)
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from closeranks.cluster.saving_words import FromLead, ToLead
+from closeranks.nodes.probes import Life
 
 
 class Role(StrEnum):
@@ -67,6 +68,9 @@ class Circle(Protocol):
     def end_run(self, reason: str, exit_code: int = 1) -> None:
         """The job cannot go on, on any node."""
 
+    async def life_of_lead(self) -> Life:
+        """At the end of the run, whether the supervisor that commits its last state still runs."""
+
 
 class Alone:
     """The circle of one node: what is said is heard at once."""
@@ -99,3 +103,7 @@ class Alone:
     def end_run(self, reason: str, exit_code: int = 1) -> None:
         """See Circle."""
         self._fail(reason, exit_code)
+
+    async def life_of_lead(self) -> Life:
+        """See Circle."""
+        return Life.ALIVE

@@ -8,9 +8,10 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 
-from closeranks.decide.protocol import Isolate, ProcEnded
+from closeranks.decide.protocol import Hint, Isolate, ProcEnded
 from closeranks.events import Account, ProcessExited
 from closeranks.run.context import Context
+from closeranks.run.last_words import hint_of
 from closeranks.run.orphans import Orphans
 from closeranks.run.processes import Ended, reap
 from closeranks.run.stacks import capture
@@ -111,15 +112,22 @@ class Exits:
         worker.release()
 
     def _report(self, worker: Worker, ended: Ended) -> None:
+        hint = self._hint(worker, ended)  # now, while its pipes are open
         if ended.signal == signal.SIGABRT and not worker.asked:
-            self._context.spawn(self._report_explained(worker))
+            self._context.spawn(self._report_explained(worker, hint))
         else:
-            self._context.feed(self._fact(worker))
+            self._context.feed(self._fact(worker, hint=hint))
 
-    async def _report_explained(self, worker: Worker) -> None:
+    def _hint(self, worker: Worker, ended: Ended) -> Hint | None:
+        if worker.asked:
+            return None
+        worker.hear_out()
+        return hint_of(self._context.folder / "logs" / f"p{worker.proc}.err", ended, worker.crash)
+
+    async def _report_explained(self, worker: Worker, hint: Hint | None) -> None:
         """Who aborts may be the victim of another: then the controller hears of that one first."""
         await self.explain(worker)
-        self._context.feed(self._fact(worker))
+        self._context.feed(self._fact(worker, hint=hint))
 
     def sweep(self) -> None:
         """End what dead workers left behind; called now and then, for the recovery itself is more urgent.
@@ -139,7 +147,7 @@ class Exits:
         self._context.note(Account(proc=worker.proc, at_mono_s=now_s, seconds=seconds))
 
     @staticmethod
-    def _fact(worker: Worker, *, unkillable: bool = False) -> ProcEnded:
+    def _fact(worker: Worker, *, unkillable: bool = False, hint: Hint | None = None) -> ProcEnded:
         ended = worker.ended
         return ProcEnded(
             proc=worker.proc,
@@ -148,4 +156,5 @@ class Exits:
             crash=worker.crash,
             left_at_step=worker.left_at_step,
             unkillable=unkillable,
+            hint=hint,
         )

@@ -71,6 +71,10 @@ class Output:
         for line in self._cutter.flush():
             self._show(line)
 
+    def drain(self) -> None:
+        """Take what is in the pipe by now."""
+        self._read()
+
     def close(self) -> None:
         """Take what is left in the pipe, show it, close the file. The pipe is its owner's to close."""
         if self._file is None:

@@ -21,8 +21,10 @@ from closeranks.cluster.saving_words import (
 )
 from closeranks.decide.protocol import EndRun
 from closeranks.events import StoreOpened, TierMissed, TierReached
+from closeranks.nodes.probes import Life
 from closeranks.run.circle import Circle, Role
 from closeranks.run.context import Context
+from closeranks.run.disowning import disown
 from closeranks.run.generations import Generations
 from closeranks.run.keeper_link import KeeperLink
 from closeranks.run.last_save import LastSave
@@ -31,6 +33,8 @@ from closeranks.run.worker import Worker
 
 _SAVE_S = 900.0  # a save that takes longer has failed
 _LAST_S = 900.0  # for the last save of a run that has completed
+_LEAD_S = 30.0  # of silence at the end of a run: then the lead is gone
+_ASK_S = 1.0
 _HURRIED_S = 2.0
 _LOOK_S = 0.1
 _AGAIN_S, _AGAIN_MOST_S = 1.0, 60.0  # between tries to open a store, doubled each time
@@ -55,6 +59,7 @@ class Saver:
         self.doubts: set[str] = set()  # who suspects that the state holds wrong values
         self._doubted: set[int] = set()  # saves that were handed over while somebody did
         self._waiting: list[PublishNow] = []  # while no keeper is there to take them
+        self._unsettled: dict[int, tuple[str, tuple[int, ...]]] = {}  # attempts that wait for a commit, and our seats
         self.end = LastSave()
         self.durable_step: int | None = None  # newest that this run made durable
         self.problem = ""  # of the newest save
@@ -129,8 +134,24 @@ class Saver:
             patience_s = _HURRIED_S
         elif ending.outcome == "stopped":
             patience_s = self._context.options.grace_s
+        watch = asyncio.ensure_future(self._give_up_on_lead()) if self._role is Role.FOLLOWER else None
         await self.link.finish(patience_s)
+        if watch is not None:
+            watch.cancel()
         return self.end.judge(ending, self.durable_step, self.problem) if self._context.library else ending
+
+    async def _give_up_on_lead(self) -> None:
+        """A lead that is gone commits nothing: say so where our own keeper looks for the commit.
+
+        If it has committed before, that is what the keeper finds first.
+        """
+        heard_s = time.monotonic()
+        while (life := await self._circle.life_of_lead()) is not Life.GONE and time.monotonic() - heard_s < _LEAD_S:
+            heard_s = time.monotonic() if life is Life.ALIVE else heard_s
+            await asyncio.sleep(_ASK_S)
+        problem = "the node that commits was lost before it did"
+        for attempt, seats in list(self._unsettled.values()):
+            await asyncio.to_thread(disown, self._config.store, attempt, seats, problem)
 
     # --- snapshots ----------------------------------------------------------------------------------------------
 
@@ -229,6 +250,7 @@ class Saver:
         )
         if self.doubts:
             self._doubted.add(word.number)
+        self._unsettled[word.number] = (word.attempt, seats)
         self.link.publish(message, [snapshot.images[seat].fd for seat in seats])
 
     def _versions(self) -> dict[str, str]:
@@ -251,6 +273,8 @@ class Saver:
     # --- what the keeper says -----------------------------------------------------------------------------------
 
     def _hear(self, report: keeper.FromKeeper) -> None:
+        if isinstance(report, keeper.Committed | keeper.Kept | keeper.SaveLost):
+            self._unsettled.pop(report.save, None)
         self._note(report)
         if self._role is Role.LEAD:
             self.on_report(report)

@@ -44,6 +44,7 @@ from closeranks.run.orphans import Orphans
 from closeranks.run.preflight import Finding, probe_devices, probe_folder, probe_shared_memory
 from closeranks.run.processes import Starter
 from closeranks.run.screen import Lines, Screen, display_for
+from closeranks.run.telemetry import Telemetry
 from closeranks.run.watch import Watch
 from closeranks.run.zygote import Newborn, fork_zygote, preload
 
@@ -158,6 +159,8 @@ async def _supervise(folder: Path, file: RunFile, zygote: _Zygote, watched: tupl
         _watch_guardian(lifeline, context)
         try:
             ending = await _live(context, file)
+            if not ending.now:
+                await let_hooks_end(context.hooks)
         finally:
             context.starter.close()
         write_outcome(context, ending)
@@ -189,6 +192,10 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     asyncio.get_running_loop().set_exception_handler(lambda _loop, what: _defect(context, what))
     problem = await keeping.open()
     context.spawn(watch.run())
+    telemetry = Telemetry(context)
+    if member is not None:
+        telemetry.on_drain = member.unwell
+    context.spawn(telemetry.run())
     context.spawn(keeping.run())
     if not problem and member is not None:
         problem = await member.join(births, exits, watch, carry)
@@ -206,8 +213,8 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     if context.ending is None:
         raise AssertionError("the run ended without a decision to end it")
     ending = await keeping.finish(context.ending)
-    if not ending.now:
-        await let_hooks_end(context.hooks)
+    if member is not None:
+        await member.fall_silent()
     return ending
 
 

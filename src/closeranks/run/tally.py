@@ -75,4 +75,12 @@ class Tally:
             losses=tuple(loss if math.isfinite(loss) else None for loss in losses),
             repeated=repeated,
             seats=() if len(self._ours) == self._seats else tuple(sorted(self._ours)),
+            own_s=_own_s(marks, self._seats),
         )
+
+
+def _own_s(marks: Mapping[int, StepMark], seats: int) -> tuple[float | None, ...]:
+    if not any(mark.own_ns for mark in marks.values()):
+        return ()
+    own_ns = (marks[seat].own_ns if seat in marks else 0 for seat in range(seats))
+    return tuple(round(ns / 1e9, 6) if ns else None for ns in own_ns)

@@ -6,9 +6,11 @@ import asyncio
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from closeranks.decide.protocol import ProcStuck, StepDone, Tick
+from closeranks.detect.straggler import Step
+from closeranks.detect.straggler_cause import Place
 from closeranks.events import StepClosed
 from closeranks.nodes.words import SeatSign
 from closeranks.run.context import Context
@@ -16,6 +18,7 @@ from closeranks.run.doubts import Doubts
 from closeranks.run.exits import Exits
 from closeranks.run.orphans import Orphans
 from closeranks.run.stacks import capture
+from closeranks.run.stragglers import Stragglers
 from closeranks.run.tally import Tally, mean_of
 from closeranks.run.worker import Worker
 from closeranks.signs import Reading
@@ -38,6 +41,9 @@ class Watch:
         self._last_words: dict[int, tuple[int, float]] = {}  # by seat: open step and loss of its last dead occupant
         self._aborted: dict[int, Reading] = {}  # last readings, by process
         self._quiet_since_s = time.monotonic()
+        self._closed_s = 0.0  # when the newest step was closed; 0: none since the last disturbance
+        self.stragglers = None if doubts is None else Stragglers()
+        self.newest = Step(own_s={})  # what the processes of this node show of the newest closed step
         self.on_step: Callable[[StepClosed], None] = lambda _: None  # every seat closed it
 
     # --- called by others ---------------------------------------------------------------------------------------
@@ -51,13 +57,16 @@ class Watch:
     def expect(self) -> None:
         """A term begins: the seats of this node may be others than before."""
         self._tally.expect(self._context.members, self._context.seats)
+        self._closed_s = 0.0
+        if self.stragglers is not None:
+            self.stragglers.disturbed()
 
     def settle(self, step: int) -> None:
         """A restore plan goes on after this step."""
         # Those who had done their part in the step and died before they could close it may have reported a loss.
         losses = {seat: loss for seat, (open_step, loss) in self._last_words.items() if open_step == step}
         for closed in self._tally.settle(step, losses):
-            self._close(closed)
+            self._close(closed, {})
 
     def newest_open_step(self) -> int:
         """The highest step that a seat has opened or is about to open."""
@@ -67,7 +76,13 @@ class Watch:
     def signs(self) -> tuple[SeatSign, ...]:
         """Vitals of the seats of this node, for the coordinator."""
         return tuple(
-            SeatSign(proc=worker.proc, seat=seat, asked=worker.asked, reading=reading)
+            SeatSign(
+                proc=worker.proc,
+                seat=seat,
+                asked=worker.asked,
+                reading=reading,
+                sections_s=worker.page.sections.read(),
+            )
             for seat, worker, reading in self._readings()
         )
 
@@ -125,8 +140,10 @@ class Watch:
         """One look at all members."""
         for worker in self._members().values():
             self.gather(worker)
-        for closed in self._tally.take_closed():
-            self._close(closed)
+        steps = self._tally.take_closed()
+        totals_s = self._sections() if steps and self.stragglers is not None else {}
+        for closed in steps:
+            self._close(closed, totals_s)
         readings = self._readings()
         if readings:
             self._context.screen.vitals({seat: reading for seat, _, reading in readings})
@@ -149,8 +166,12 @@ class Watch:
     def _readings(self) -> list[tuple[int, Worker, Reading]]:
         return [(seat, worker, worker.page.read()) for seat, worker in self._members().items() if worker.page.begun]
 
-    def _close(self, closed: StepClosed) -> None:
+    def _sections(self) -> dict[int, dict[str, float]]:
+        return {worker.proc: worker.page.sections.read() for _, worker, _ in self._readings()}
+
+    def _close(self, closed: StepClosed, totals_s: Mapping[int, Mapping[str, float]]) -> None:
         self._context.note(closed)
+        self._weigh(closed, totals_s)
         norms = [reading.grad_norm for _, _, reading in self._readings()]  # of this step, or of the one that is open
         self._context.feed(
             StepDone(
@@ -161,6 +182,18 @@ class Watch:
             )
         )
         self.on_step(closed)
+
+    def _weigh(self, closed: StepClosed, totals_s: Mapping[int, Mapping[str, float]]) -> None:
+        """Whether somebody keeps the others waiting. On several nodes the coordinator asks that, of all."""
+        members = self._context.members
+        own_s = {members[seat]: s for seat, s in enumerate(closed.own_s) if s is not None and seat in members}
+        period_s = closed.closed_mono_s - self._closed_s if self._closed_s else 0.0
+        self._closed_s = closed.closed_mono_s
+        self.newest = Step(own_s=own_s, totals_s=totals_s, period_s=period_s)
+        if self.stragglers is not None:
+            places = {proc: Place(seat=seat) for seat, proc in members.items()}
+            for event in self.stragglers.closed(closed.step, self.newest, places):
+                self._context.note(event)
 
     # --- scripts without the library ----------------------------------------------------------------------------
 

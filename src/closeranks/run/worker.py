@@ -86,6 +86,11 @@ class Worker:
             seconds[unseen] = seconds.get(unseen, 0.0) + before_s
         return seconds
 
+    def hear_out(self) -> None:
+        """Take into the logs what the process had written before it ended."""
+        for output in self.outputs:
+            output.drain()
+
     def release(self) -> None:
         """Close everything; only once the process is gone for good and its pages are copied."""
         self.link.close()

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from closeranks.serve.fallbacks import DEGRADED
 from closeranks.serve.http.head import Headers, Request, end_to_end, first, request_bytes
 from closeranks.serve.http.upstream import Cut
+from closeranks.serve.policies.retry_budget import retry_after_s
 from closeranks.serve.relay import Finished, NoResume, Prepare, Relay
+from closeranks.serve.sessions.keeper import Keeper
+from closeranks.serve.story import Visit
+from closeranks.serve.stream.relay import CompletionsRelay
 from closeranks.serve.words import Again, Ask, Enough, Kind, Nowhere, Outcome, Placed, Shed, Waits
 
 if TYPE_CHECKING:
@@ -21,9 +27,9 @@ HELD_BYTES_MAX: Final = 2**20
 _PATIENCE: Final = 20  # times the allowed silence: then even a busy replica is given up
 _LOOK_AGAIN_S: Final = 0.01
 _FEW: Final = 8  # readings between two looks at the pace
-_ERROR, _SERVER_ERROR, _UNAVAILABLE, _TIMEOUT, _BAD_GATEWAY = 400, 500, 503, 504, 502
+_OK, _ERROR, _SERVER_ERROR, _UNAVAILABLE, _TIMEOUT, _BAD_GATEWAY = 200, 400, 500, 503, 504, 502
 _BUSY: Final = frozenset({429, 503})
-_OUTCOMES: Final = {Cut.REFUSED: Outcome.UNREACHED, Cut.STALE: Outcome.UNREACHED, Cut.SILENT: Outcome.SLOW}
+_OUTCOMES: Final = {Cut.REFUSED: Outcome.UNREACHED, Cut.STALE: Outcome.GONE, Cut.SILENT: Outcome.SLOW}
 
 
 class Attempt:
@@ -98,12 +104,41 @@ class Attempt:
             self.exchange.on_cut(self, cut, detail)
 
 
+class Aside:
+    """A question beside the answer; if it fails, nothing is lost but time."""
+
+    def __init__(self, told: Callable[[bytes], None]) -> None:
+        self._told = told
+        self._data: list[bytes] = []
+        self._bytes = 0
+        self._good = False
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        """See Answer."""
+        del headers
+        self._good = status < _ERROR
+
+    def on_data(self, data: bytes) -> None:
+        """See Answer."""
+        self._bytes += len(data)
+        if self._bytes <= HELD_BYTES_MAX:
+            self._data.append(data)
+
+    def on_end(self) -> None:
+        """See Answer."""
+        if self._good and self._bytes <= HELD_BYTES_MAX:
+            self._told(b"".join(self._data))
+
+    def on_cut(self, cut: Cut, detail: str) -> None:
+        """See Answer."""
+
+
 class Exchange:
     """Answers one request."""
 
     def __init__(self, gateway: Gateway, request: Request, client: ClientConnection, ask: Ask) -> None:
         self._gateway = gateway
-        self._traffic = gateway.traffic
+        self.traffic = gateway.traffic
         self._request = request
         self._client = client
         self.ask = ask
@@ -113,15 +148,41 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None
         self._kind = Kind.FIRST
+        self._degraded = ""  # the level of the ladder, if it is not the full service
         self._forwarding = False
         self._full = False
         self._over = False
+        self._keeper: Keeper | None = None
+        self.story = gateway.story_of(request, ask)
+
+    def go_on(self, request: Request, relay: CompletionsRelay, keeper: Keeper, backlog: bytes) -> None:
+        """Answer with the rest of a stream that was claimed: what was kept, then what a replica adds."""
+        if self._over:
+            return
+        self._request = request
+        self._relay, self._keeper, self._kind, self._forwarding = relay, keeper, Kind.RESUME, True
+        headers = [(b"content-type", b"text/event-stream"), (b"x-closeranks-stream", keeper.stream.encode())]
+        self._client.start(200, headers, None)
+        self.story.status, self.story.first_byte_s = 200, self._gateway.now_s() - self.story.began_s
+        self._client.send(backlog)
+        if relay.seen.done:
+            self._finish()
+        else:
+            self._dispatch()
+
+    def taken_over(self) -> None:
+        """Another connection goes on with the stream: nothing more may be said here."""
+        self._end_attempt(Outcome.GONE)
+        self._keeper = None
+        self._close()
+        self._client.abort()
 
     def begin(self) -> None:
         """Ask for admission, and go on when it is given."""
-        match self._traffic.admit(self._gateway.now_s(), self.ask):
+        match self.traffic.admit(self._gateway.now_s(), self.ask):
             case Shed() as shed:
-                self._refuse(shed.status, shed.reason, shed.retry_after_s)
+                self.story.shed = True
+                self.refuse(shed.status, shed.reason, shed.retry_after_s)
             case Waits() as waits:
                 self._gateway.wait(self)
                 self._timer = self._gateway.at(waits.until_s, self._waited_too_long)
@@ -133,17 +194,41 @@ class Exchange:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        now_s = self._gateway.now_s()
+        course = self.traffic.course(now_s, self.ask)
+        self.story.level = course.level
+        if course.level and not self._degrade(now_s, course.level):
+            return
         self._relay = self._gateway.relay_for(self._request, self.ask)
+        if isinstance(self._relay, CompletionsRelay):
+            self._keeper = self._gateway.keeper_for(self._request, self._relay, self._client.send, self.taken_over)
         self._dispatch()
 
+    def _degrade(self, now_s: float, level: int) -> bool:
+        """Ask for less; False: it is answered already, or cannot be."""
+        settings = self.traffic.ladder.levels[level].settings
+        if settings.kind == "model":
+            self._degraded = settings.name
+            self._request = self._gateway.fallbacks.smaller(self._request, settings)
+            return True
+        answer = self._gateway.fallbacks.local(self._gateway.clock(), self.ask, self._request, level)
+        if answer is None:
+            self.refuse(_UNAVAILABLE, f"the service is at level {settings.name}, which has no answer to this", 5.0)
+            return False
+        self.traffic.answered(now_s, self.ask)
+        self.story.status, self.story.whole = _OK, True
+        self._close()
+        self._client.answer(_OK, answer.headers, answer.body)
+        return False
+
     def _waited_too_long(self) -> None:
-        self._refuse(_UNAVAILABLE, "waited too long for its turn", 1.0)
+        self.refuse(_UNAVAILABLE, "waited too long for its turn", 1.0)
 
     # --- attempts -----------------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
         now_s = self._gateway.now_s()
-        match self._traffic.place(now_s, self.ask, tuple(self._tried)):
+        match self.traffic.place(now_s, self.ask, tuple(self._tried)):
             case Nowhere() as nowhere:
                 self._give_up(nowhere.status, nowhere.reason, nowhere.retry_after_s)
             case Placed() as placed:
@@ -158,7 +243,7 @@ class Exchange:
                     self._give_up(_BAD_GATEWAY, refusal.reason)
                     return
                 case Finished() as finished:
-                    self._client.send(finished.data)
+                    self._tell(finished.data)
                     self._finish()
                     return
                 case plan:
@@ -166,7 +251,8 @@ class Exchange:
             if not preparing:
                 relay.begin()
         attempt = self._attempt = Attempt(self, replica, now_s, preparing=preparing)
-        self._traffic.begun(now_s, self.ask, replica.settings.name, self._kind)
+        self.traffic.begun(now_s, self.ask, replica.settings.name, self._kind)
+        self.story.visits.append(Visit(replica.settings.name, self._kind, now_s))
         headers = self._gateway.request_headers(request, replica, self.ask)
         data = request_bytes(request.method, replica.prefix + target, headers, body)
         if self._timer is None:
@@ -194,6 +280,8 @@ class Exchange:
             silent_s = now_s - attempt.heard_s
             attempt.give_up()
             self.on_cut(attempt, Cut.SILENT, f"silent for {silent_s:.2f} s")
+            if attempt.body:  # a stream knows its replica's pace; whoever waits there for a first byte does not
+                self._gateway.abandon(attempt.replica.settings.name, "silent to everybody", waiting_only=True)
         elif not self._over:
             due_s = self.ask.deadline_s if attempt is None else self._due_s(attempt)
             self._timer = self._gateway.at(max(due_s, now_s + _LOOK_AGAIN_S), self._look)
@@ -209,14 +297,18 @@ class Exchange:
         if now_s >= attempt.heard_s + _PATIENCE * allowed_s:
             return True
         works = attempt.body > 0 and now_s < attempt.replica.heard_s + allowed_s
-        return not works and self._traffic.elsewhere(now_s, self.ask, attempt.replica.settings.name)
+        return not works and self.traffic.elsewhere(now_s, self.ask, attempt.replica.settings.name)
 
-    def _end_attempt(self, outcome: Outcome) -> None:
+    def _end_attempt(self, outcome: Outcome, detail: str = "") -> None:
         attempt, self._attempt = self._attempt, None
         if attempt is None:
             return
         attempt.give_up()
-        self._traffic.ended(self._gateway.now_s(), self.ask, attempt.replica.settings.name, outcome)
+        now_s = self._gateway.now_s()
+        visit = self.story.visits[-1]
+        visit.ended_s, visit.outcome, visit.detail = now_s, outcome, detail
+        wait_s = retry_after_s(first(attempt.headers, b"retry-after")) if outcome is Outcome.BUSY else None
+        self.traffic.ended(now_s, self.ask, attempt.replica.settings.name, outcome, wait_s)
 
     # --- what a replica says --------------------------------------------------------------------------------------
 
@@ -224,14 +316,14 @@ class Exchange:
         """Status and headers."""
         attempt.heard_s = attempt.replica.heard_s = self._gateway.now_s()
         if attempt.status < _ERROR:
-            self._traffic.heard(attempt.heard_s, attempt.replica.settings.name)
+            self.traffic.heard(attempt.heard_s, self.ask, attempt.replica.settings.name)
         if attempt.preparing or attempt.status >= _SERVER_ERROR or attempt.status in _BUSY or self._client.started:
             return  # judged when it is complete, or as a continuation
         streamed = (first(attempt.headers, b"content-type") or b"").startswith(b"text/event-stream")
         if streamed and attempt.status < _ERROR:
             self._forward(attempt, None)
             return
-        self._relay = None
+        self._relay = self._keeper = None
         length = first(attempt.headers, b"content-length")
         if length is not None and int(length) > HELD_BYTES_MAX:
             self._forward(attempt, int(length))
@@ -241,7 +333,12 @@ class Exchange:
         headers = [*end_to_end(attempt.headers), *self._gateway.response_headers(self.ask, attempt.replica, self._kind)]
         if self._relay is not None:
             headers.append((b"x-closeranks-resume", self._relay.exactness.encode()))
+        if self._degraded:
+            headers.append((DEGRADED, self._degraded.encode()))
+        if self._keeper is not None:
+            headers.append((b"x-closeranks-stream", self._keeper.stream.encode()))
         self._client.start(attempt.status, headers, length)
+        self.story.status, self.story.first_byte_s = attempt.status, self._gateway.now_s() - self.story.began_s
         if self._full:
             attempt.pause()
 
@@ -249,6 +346,8 @@ class Exchange:
         """Some of the body."""
         now_s = attempt.heard_s = attempt.replica.heard_s = self._gateway.now_s()
         relay = self._relay
+        if self._full:
+            attempt.pause()
         if attempt.preparing or not self._forwarding or (relay is not None and attempt.status >= _ERROR):
             attempt.held.append(data)
             if attempt.body > HELD_BYTES_MAX:
@@ -257,12 +356,28 @@ class Exchange:
         if relay is None:
             self._client.send(data)
             return
-        self._client.send(relay.feed(data, now_s))
+        self._tell(relay.feed(data, now_s))
         if relay.broken:
             attempt.give_up()
             self.on_cut(attempt, Cut.BAD_BYTES, relay.broken)
         elif attempt.readings < _FEW or attempt.readings % _FEW == 0:
             self._look_earlier(attempt)
+            if attempt.readings == _FEW:
+                self._ask_ahead(attempt.replica, relay)
+
+    def _ask_ahead(self, replica: Replica, relay: Relay) -> None:
+        question = relay.ahead(replica.settings.engine)
+        if question is not None:
+            headers = self._gateway.request_headers(self._request, replica, self.ask)
+            data = request_bytes(b"POST", replica.prefix + question.target, headers, question.body)
+            replica.pool.request(data, Aside(relay.prepared_ahead), lambda _: None)
+
+    def _tell(self, data: bytes) -> None:
+        """What a relay has for the client; by way of the store where the stream is kept."""
+        if self._keeper is not None and isinstance(self._relay, CompletionsRelay):
+            self._keeper.add(data, self._relay.taken())
+        else:
+            self._client.send(data)
 
     def _look_earlier(self, attempt: Attempt) -> None:
         """The stream has begun to flow, or has shown a quicker pace: what was to be looked at late is due earlier."""
@@ -297,10 +412,12 @@ class Exchange:
             self._end_attempt(Outcome.CLIENT_FAULT if status >= _ERROR else Outcome.OK)
             if not self._forwarding:
                 body = b"".join(attempt.held)
+                if status == _OK and not self._degraded:
+                    self._gateway.fallbacks.keep(self._gateway.now_s(), self.ask, self._request, body)
                 self._forward(attempt, len(body))
                 self._client.send(body)
             elif relay is not None:
-                self._client.send(relay.finale())
+                self._tell(relay.finale())
             self._finish()
 
     def _answered_badly(self, attempt: Attempt, outcome: Outcome) -> None:
@@ -322,7 +439,7 @@ class Exchange:
 
     def on_cut(self, attempt: Attempt, cut: Cut, detail: str) -> None:
         """The answer will not be complete."""
-        self._end_attempt(_OUTCOMES.get(cut, Outcome.BROKEN))
+        self._end_attempt(_OUTCOMES.get(cut, Outcome.BROKEN), f"{cut}: {detail}")
         name = attempt.replica.settings.name
         reason = f"{name}: {cut}: {detail}"
         if attempt.preparing and self._relay is not None:
@@ -331,13 +448,13 @@ class Exchange:
             self._send(attempt.replica, self._gateway.now_s())
             return
         self._tried.append(name)
-        self._gateway.saw_cut(self.ask, name, cut, detail)
         if self._client.started:
             self._continue(reason)
             return
         again = self._again(Kind.RETRY)
         if isinstance(again, Enough):
-            self._give_up(_TIMEOUT if cut is Cut.SILENT else _BAD_GATEWAY, f"{reason}; {again.reason}")
+            status = _TIMEOUT if cut is Cut.SILENT else _BAD_GATEWAY
+            self._give_up(status, f"{reason}; {again.reason}", again.retry_after_s)
         else:
             self._after(again.after_s)
 
@@ -347,7 +464,7 @@ class Exchange:
             self._give_up(_BAD_GATEWAY, reason)
             return
         if self._relay.complete:  # nothing is missing but the replica's goodbye
-            self._client.send(self._relay.finale())
+            self._tell(self._relay.finale())
             self._finish()
             return
         again = self._again(Kind.RESUME)
@@ -358,7 +475,7 @@ class Exchange:
 
     def _again(self, kind: Kind) -> Again | Enough:
         self._kind = kind
-        return self._traffic.again(self._gateway.now_s(), self.ask, kind, len(self._tried))
+        return self.traffic.again(self._gateway.now_s(), self.ask, kind, tuple(self._tried))
 
     def _after(self, pause_s: float) -> None:
         if pause_s <= 0:
@@ -368,9 +485,18 @@ class Exchange:
 
     # --- what the client does -------------------------------------------------------------------------------------
 
+    def abandon(self, replica: str, reason: str, *, waiting_only: bool) -> None:
+        """What this replica was asked is asked of another one."""
+        attempt = self._attempt
+        if attempt is not None and attempt.replica.settings.name == replica and not (waiting_only and attempt.body):
+            attempt.give_up()
+            self.on_cut(attempt, Cut.RESET, reason)
+
     def client_gone(self) -> None:
         """Cancel upstream at once."""
         self._end_attempt(Outcome.GONE)
+        if self._keeper is not None:
+            self._keeper.drop()
         self._close()
 
     def client_full(self) -> None:
@@ -390,16 +516,24 @@ class Exchange:
 
     def _give_up(self, status: int, reason: str, retry_after_s: float | None = None) -> None:
         if not self._client.started:
-            self._refuse(status, reason, retry_after_s)
+            self.refuse(status, reason, retry_after_s)
             return
-        if self._relay is not None:
+        self.story.error = reason
+        if self._relay is not None and self._keeper is not None:
+            self._keeper.add(self._relay.fail(reason), [])  # not kept: whoever comes back may have more luck
+            self._finish()
+        elif self._relay is not None:
             self._client.send(self._relay.fail(reason))
             self._finish()
         else:
             self._close()
             self._client.abort()
 
-    def _refuse(self, status: int, reason: str, retry_after_s: float | None) -> None:
+    def refuse(self, status: int, reason: str, retry_after_s: float | None = None) -> None:
+        """Answer with an error, and nothing else."""
+        if self._over:
+            return
+        self.story.status, self.story.error = status, reason
         headers: Headers = []
         if retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % max(1, round(retry_after_s))))
@@ -407,13 +541,20 @@ class Exchange:
         self._client.fail(status, reason, headers)
 
     def _finish(self) -> None:
+        self.story.whole = not self.story.error
         self._close()
-        self._client.finish()
+        if self._keeper is None:
+            self._client.finish()
+        else:
+            self._keeper.end(self._client.finish)
 
     def _close(self) -> None:
         if self._over:
             return
         self._over = True
+        story = self.story
+        story.ended_s, story.sent_bytes = self._gateway.now_s(), self._client.sent_bytes
+        story.exactness = self._relay.exactness if self._relay is not None else ""
         for timer in (self._timer, self._pause):
             if timer is not None:
                 timer.cancel()

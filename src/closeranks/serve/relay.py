@@ -61,6 +61,12 @@ class Relay(Protocol):
     def prepared(self, answer: bytes) -> None:
         """What the replica answered to the last ``Prepare``; empty if it failed."""
 
+    def ahead(self, engine: str) -> Prepare | None:
+        """A question that saves time if the stream is cut later; asked once it has lasted for a while."""
+
+    def prepared_ahead(self, answer: bytes) -> None:
+        """What the replica answered to ``ahead``."""
+
     def begin(self) -> None:
         """The request of the last plan was sent."""
 

@@ -7,8 +7,23 @@ from typing import Literal
 
 import msgspec
 
-from closeranks.serve.http.server import Limits
-from closeranks.serve.http.upstream import Target
+from closeranks.serve.admin_settings import AdminSettings
+from closeranks.serve.http.limits import Limits
+from closeranks.serve.http.target import Target
+from closeranks.serve.policies.admission import AdmissionSettings
+from closeranks.serve.policies.answers import CacheLimits
+from closeranks.serve.policies.breaker import BreakerSettings
+from closeranks.serve.policies.dependency import DependencySettings
+from closeranks.serve.policies.health import HealthSettings
+from closeranks.serve.policies.ladder import LadderSettings
+from closeranks.serve.policies.limiter import LimiterSettings
+from closeranks.serve.policies.placement import warnings
+from closeranks.serve.policies.redundancy import RedundancySettings
+from closeranks.serve.policies.retry_budget import BudgetSettings
+from closeranks.serve.policies.router import Load, RoutingSettings
+from closeranks.serve.policies.tenants import TenantSettings
+from closeranks.serve.probe_settings import ProbeSettings
+from closeranks.serve.sessions.settings import SessionSettings
 from closeranks.serve.stream.pace import PaceLimits
 from closeranks.serve.stream.policy import StreamPolicy
 from closeranks.toml_text import Misfit, blame, read_toml
@@ -68,6 +83,21 @@ class Settings(_Part, frozen=True):
     replica: tuple[ReplicaSettings, ...] = ()
     streams: StreamPolicy = StreamPolicy()
     stall: PaceLimits = PaceLimits()
+    sessions: SessionSettings = SessionSettings()
+    probe: ProbeSettings = ProbeSettings()
+    admin: AdminSettings = AdminSettings()
+    access_log: str | None = None  # a file; "": standard output; left out: none
+    health: HealthSettings = HealthSettings()
+    breaker: BreakerSettings = BreakerSettings()
+    routing: RoutingSettings = RoutingSettings()
+    budget: BudgetSettings = BudgetSettings()
+    limiter: LimiterSettings = LimiterSettings()
+    admission: AdmissionSettings = AdmissionSettings()
+    tenant: tuple[TenantSettings, ...] = ()
+    ladder: LadderSettings = LadderSettings()
+    cache: CacheLimits = CacheLimits()
+    dependency: tuple[DependencySettings, ...] = ()
+    redundancy: RedundancySettings = RedundancySettings()
 
 
 def parse(text: str, name: str) -> Settings:
@@ -82,6 +112,20 @@ def parse(text: str, name: str) -> Settings:
     except Misfit as misfit:
         raise blame(text, name, misfit) from None
     return settings
+
+
+def risks(settings: Settings) -> list[str]:
+    """What the replicas cannot survive, in words; see ``policies.placement``."""
+    tiers: dict[str, list[Load]] = {}
+    for replica in settings.replica:
+        load = Load(
+            name=replica.name,
+            capacity=float(replica.capacity),
+            domain=replica.domain,
+            standby=replica.role == "standby",
+        )
+        tiers.setdefault(replica.tier, []).append(load)
+    return [f"tier {tier}: {told}" if tier else told for tier, loads in tiers.items() for told in warnings(loads)]
 
 
 def _check(settings: Settings) -> None:

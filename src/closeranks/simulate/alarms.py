@@ -43,6 +43,8 @@ def _candidates(state: State) -> Iterator[float]:
 
 
 def _of_processes(state: State) -> Iterator[float]:
+    if state.incident is not None:
+        yield state.incident.not_before_s + _PAST_S
     deadlines = state.settings.deadlines
     allowed_s = {
         Stage.INTERRUPTED: deadlines.pause_s,

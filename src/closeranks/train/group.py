@@ -7,6 +7,7 @@ poisoned. Only errors of the inner group poison; a caller's own mistake is raise
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,7 +36,9 @@ class OuterWork(dist.Work):  # type: ignore[misc]
         self._world = world
 
     def wait(self, timeout: Any = None) -> bool:  # noqa: ARG002 - torch's signature; the inner group has the timeout
+        began_ns = time.monotonic_ns()
         self._future.wait()
+        self._world.own.waited(began_ns)
         _raise_in_user_code(self._world)
         return True
 
@@ -69,11 +72,13 @@ class _WatchedWork(dist.Work):  # type: ignore[misc]
     def wait(self, timeout: Any = None) -> bool:
         if self._pending:
             self._pending = False
+            began_ns = time.monotonic_ns()
             try:
                 self._work.wait(timeout) if timeout is not None else self._work.wait()
             except RuntimeError as error:
                 self._world.poison_term(self._term, first_line(error))
             finally:
+                self._world.own.waited(began_ns)
                 self._world.returned()
         _raise_in_user_code(self._world)
         return True

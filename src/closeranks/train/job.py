@@ -36,7 +36,7 @@ from closeranks.train.randomness import Randomness
 from closeranks.train.rehearsal import Rehearsal
 from closeranks.train.seat_page import SeatPage
 from closeranks.train.steps import Loop, Step
-from closeranks.train.timers import Timers
+from closeranks.train.timers import Timers, watch_garbage
 from closeranks.train.undo import UndoArea, ddp_parts
 from closeranks.train.untyped import dist
 from closeranks.train.world import Attempt, World
@@ -142,7 +142,6 @@ class Job:
     def __init__(self, environment: _Environment | None, randomness: Randomness, guard: Guard) -> None:
         self.protected = Protected()
         self.randomness = randomness
-        self.timers = Timers()
         self.batches: Batches | None = None
         self.control: Control | None = None
         self.page: SeatPage | None = None
@@ -165,6 +164,7 @@ class Job:
         else:
             self.world = World(environment.size, environment.seat, Vitals(environment.vitals_fd))
         self.world.vitals.begin(Category.START_UP)
+        self.timers = Timers(self.world.vitals.sections)
         self.undo = UndoArea(self.protected, randomness)
         self.held = HeldAttempts(self, guard, 0 if environment is None else environment.proc)
         self._loop = Loop(self)
@@ -255,7 +255,8 @@ class Job:
         if name.startswith(("save", "snapshot", "checkpoint")):
             self.world.vitals.spend(Category.SNAPSHOT)
         try:
-            yield
+            with self.world.own.apart():
+                yield
         except PeerLost:
             if self.world.poison is None:
                 raise
@@ -278,6 +279,7 @@ class Job:
         world.wait_for_seat = self._wait_for_seat
         self._arm()
         self.control.start()
+        watch_garbage(self.timers)
         self.control.send(messages.Joined(facts=_facts()))
         group.register(lambda: self.world)
         world.setup = setup_record.read(environment.setup_fd) if self.newcomer else setup_record.Recorder()
@@ -364,6 +366,8 @@ class Job:
             time.sleep(_LEASE_LOOK_S)
             world.raise_if_poisoned()
         world.attempt = Attempt.APPLYING
+        world.applied_ns = time.monotonic_ns()
+        world.own.begin(world.applied_ns)
         words = world.vitals.words
         if words[Field.DOING] != Doing.STARTING:
             words[Field.DOING] = Doing.APPLYING

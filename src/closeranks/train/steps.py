@@ -13,6 +13,7 @@ import torch
 
 from closeranks import messages
 from closeranks.decide.suspicion import Next
+from closeranks.detect.timings import FETCHING, UPDATING
 from closeranks.events import Category
 from closeranks.signs import Doing
 from closeranks.train import transfer
@@ -184,13 +185,16 @@ class Loop:
         if job.control is not None and not step.rehearsal:  # without a supervisor nothing is tried again
             job.undo.take()
         if job.batches is not None:
+            fetched_ns = time.monotonic_ns()
             step.batch = job.batches.fetch(step.number, world.seat or 0, world.size)
+            job.timers.show(FETCHING, time.monotonic_ns() - fetched_ns)
         job.randomness.set_for(step.number, world.seat or 0)
         self._attempt = self._attempt + 1 if self._last == step.number else 1
         self._last = step.number
         job.held.open(self._attempt, rehearsal=step.rehearsal)
         self.lasting.hear_of_saves()
         world.opened_ns = time.monotonic_ns()
+        world.own.open(world.opened_ns)
         world.backward_seen = step.rehearsal
         world.attempt = Attempt.OPEN
         world.vitals.open_step(step.number, self._attempt, world.opened_ns)
@@ -217,6 +221,10 @@ class Loop:
         world = self.world
         applying = world.attempt is Attempt.APPLYING
         world.attempt = Attempt.NONE
+        if applying:
+            self.job.timers.show(UPDATING, time.monotonic_ns() - world.applied_ns)
+        else:
+            world.own.begin(time.monotonic_ns())
         if world.poison is not None and not applying:
             self._lost_since_ns, self._void = world.opened_ns, None if step.rehearsal else step
             return error is None or isinstance(error, Exception)
@@ -382,6 +390,7 @@ class Loop:
                 continue
             break
         self._to_report_resume = True
+        self.world.own.forget()
         self._close_with_the_others()
         self.lasting.snapshot_if_due()
 

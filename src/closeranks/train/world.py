@@ -22,6 +22,7 @@ from closeranks.signs import Doing
 from closeranks.train import sockets
 from closeranks.train.deaf import Silence
 from closeranks.train.inner import Inner, PrivateWorld
+from closeranks.train.own_time import OwnTime
 from closeranks.train.poison import PeerLost, first_line
 from closeranks.train.untyped import dist
 
@@ -74,6 +75,8 @@ class World:
         self.vitals = vitals
         self.store: Any = None
         self.opened_ns = 0
+        self.applied_ns = 0  # when the update began
+        self.own = OwnTime(vitals)
         self.backward_seen = True
         self.on_backward: Callable[[], None] = lambda: None  # before the first collective of a backward pass
         self.on_gradients: Callable[[torch.Tensor], None] | None = None  # of this seat, about to be reduced
@@ -105,11 +108,12 @@ class World:
         """A collective is about to be launched under the current term."""
         now_ns = time.monotonic_ns()
         if self.attempt is _OPEN:
-            if not self.backward_seen and torch._C._current_graph_task_id() != -1:
+            backward_pass = torch._C._current_graph_task_id()
+            self.own.launch(now_ns, backward_pass)
+            if not self.backward_seen and backward_pass != -1:
                 self.backward_seen = True
                 self.vitals.words[3] = _BACKWARD
                 self.on_backward()
-            self.vitals.words[24] = now_ns - self.opened_ns
         with self._changed:
             self._launched += 1
         self.vitals.enter(CODES[operation], size_bytes, now_ns)

@@ -10,10 +10,10 @@ import numpy as np
 WORDS: Final = 600
 _WIDTH, _INNER, _LAYERS, _HEADS, _CONTEXT = 64, 128, 2, 4, 8192
 _SYLLABLES: Final = ("ba", "co", "di", "fu", "ge", "ha", "ki", "lo", "mu", "ne", "pi", "ro", "su", "ta", "vo", "we")
-_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # kinds of tokens, as the file format numbers them
+_UNKNOWN, _CONTROL, _WORD, _BYTE = 2, 3, 4, 6  # kinds of tokens; a word is found in the prompt as it is written
 CHAT_TEMPLATE: Final = (
-    "{% for message in messages %}{{ message['content'] + ' ' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'babaco' }}{% endif %}"
+    "{% for message in messages %}{{ ' ' + message['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ ' bababa' }}{% endif %}"
 )
 
 
@@ -25,10 +25,10 @@ def write_tiny_model(path: Path, seed: int = 7) -> None:
     """
     import gguf
 
-    words = [f"\u2581{word}" for word in tiny_words()]  # the mark is a space, as the tokenizer writes it
+    words = [f" {word}" for word in tiny_words()]
     draw = np.random.default_rng(seed)
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
-    kinds = [_UNKNOWN, _CONTROL, _CONTROL, *([_BYTE] * 256), *([_NORMAL] * WORDS)]
+    kinds = [_UNKNOWN, _CONTROL, _CONTROL, *([_BYTE] * 256), *([_WORD] * WORDS)]
     spoken = len(tokens) - WORDS
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(_CONTEXT)

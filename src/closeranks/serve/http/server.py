@@ -10,24 +10,12 @@ import httptools
 import msgspec
 
 from closeranks.serve.http.head import Headers, Request, objection, response_head
+from closeranks.serve.http.limits import Limits
 
 PIPELINED_MAX: Final = 8  # requests that wait behind the one that is being answered
 _NO_BODY: Final = frozenset({204, 304})
 _ERROR_TYPES: Final = {429: "rate_limit_exceeded", 401: "authentication_error", 403: "permission_error"}
 _SERVER_ERROR: Final = 500
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a client may take. Times in seconds."""
-
-    header_bytes: int = 32 * 1024
-    headers: int = 100
-    body_bytes: int = 16 * 2**20
-    header_s: float = 10.0  # from the first byte of a head to its last
-    body_s: float = 60.0  # from the head to the last byte of the body
-    idle_s: float = 75.0  # between two requests
-    write_stall_s: float = 60.0  # a client that takes nothing for so long is let go
-    connections: int = 10_000
 
 
 class Exchange(Protocol):
@@ -79,6 +67,7 @@ class ClientConnection(asyncio.Protocol):
         self._full = False
         self.expires_s = front.now_s() + front.limits.header_s  # looked at by ``Sweeper``
         self._draining = False
+        self.sent_bytes = 0  # of the body of the answer
 
     # --- transport --------------------------------------------------------------------------------------------
 
@@ -222,6 +211,7 @@ class ClientConnection(asyncio.Protocol):
         if request is None:
             return
         self._started = True
+        self.sent_bytes = 0
         self._closing = self._draining or not request.keep_alive
         self._chunked = False
         head = [*headers]
@@ -244,6 +234,7 @@ class ClientConnection(asyncio.Protocol):
         """A part of the body, written at once."""
         if self._request is None or not data or self._request.method == b"HEAD":
             return
+        self.sent_bytes += len(data)
         self.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def finish(self) -> None:

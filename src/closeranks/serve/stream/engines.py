@@ -30,16 +30,38 @@ def first_body(request: StreamRequest, engine: str) -> dict[str, Any]:
     return request.body
 
 
+class KnownPrompt:
+    """What a prompt is to the engine, as far as it was said: its text, or its tokens."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.ids: list[int] = []
+
+    def note_text(self, answer: bytes) -> None:
+        """The answer to ``template_question``; anything else leaves the text unknown."""
+        try:
+            said = msgspec.json.decode(answer) if answer else None
+        except msgspec.DecodeError:
+            return
+        text = said.get("prompt") if isinstance(said, dict) else None
+        self.text = text if isinstance(text, str) else ""
+
+
+def template_question(request: StreamRequest) -> Prepare:
+    """How llama.cpp is asked for the text that a chat is to its model."""
+    wanted = {key: request.body[key] for key in ("messages", "chat_template_kwargs") if key in request.body}
+    return Prepare(target=b"/apply-template", body=msgspec.json.encode(wanted))
+
+
 class Continuation:
     """Finds the request that continues one choice of plain text; it may take a question or two to the replica."""
 
-    def __init__(self, request: StreamRequest, choice: Choice, prompt_ids: list[int], *, invariant: bool) -> None:
+    def __init__(self, request: StreamRequest, choice: Choice, prompt: KnownPrompt, *, invariant: bool) -> None:
         self._request = request
         self._choice = choice
-        self._prompt_ids = prompt_ids
+        self._prompt = prompt
         self._invariant = invariant and request.greedy
         self._ids, self._tail = known_ids(choice.pieces)
-        self._template = "" if request.kind == "chat" else None
         self._asked = ""
         self.reader: Reader = OpenAiReader(request.kind)
 
@@ -50,11 +72,11 @@ class Continuation:
         left = self._left(len(self._ids) if not self._tail else _estimated(self._choice))
         if left == 0:
             return Finished(data=b"")
-        if engine == VLLM and self._prompt_ids and not self._tail:
+        if engine == VLLM and self._prompt.ids and not self._tail:
             self.reader = OpenAiReader("text", len(self._ids))
             body = {**self._sampling(), "model": self._request.body.get("model"), "return_token_ids": True}
             body |= {
-                "prompt": [*self._prompt_ids, *self._ids],
+                "prompt": [*self._prompt.ids, *self._ids],
                 "stream": True,
                 "stream_options": {"include_usage": True},
             }
@@ -64,29 +86,28 @@ class Continuation:
 
     def prepared(self, answer: bytes) -> None:
         """What the replica answered to the last question."""
-        try:
-            said = msgspec.json.decode(answer) if answer else {}
-        except msgspec.DecodeError:
-            said = {}
         if self._asked == "template":
-            self._template = said.get("prompt") if isinstance(said, dict) else None
+            self._prompt.note_text(answer)
         else:
-            tokens = said.get("tokens") if isinstance(said, dict) else None
-            if isinstance(tokens, list):
-                self._ids, self._tail = [*self._ids, *tokens], ""
+            self._note_tokens(answer)
         self._asked = f"{self._asked} answered"
+
+    def _note_tokens(self, answer: bytes) -> None:
+        try:
+            said = msgspec.json.decode(answer)
+        except msgspec.DecodeError:
+            return
+        tokens = said.get("tokens") if isinstance(said, dict) else None
+        if isinstance(tokens, list):
+            self._ids, self._tail = [*self._ids, *tokens], ""
 
     def _by_tokens(self) -> Plan:
         """llama.cpp's own endpoint takes a prompt of text and token ids."""
-        if self._template == "" and not self._asked:
+        chat = self._request.kind == "chat"
+        if chat and not self._prompt.text and not self._asked:
             self._asked = "template"
-            messages = {
-                key: self._request.body[key]
-                for key in ("messages", "chat_template_kwargs")
-                if key in self._request.body
-            }
-            return Prepare(target=b"/apply-template", body=msgspec.json.encode(messages))
-        if self._request.kind == "chat" and not self._template:
+            return template_question(self._request)
+        if chat and not self._prompt.text:
             return NoResume(reason="the replica could not say how the chat reads as a prompt")
         if self._tail and self._asked != "tokens answered":
             self._asked = "tokens"
@@ -97,7 +118,7 @@ class Continuation:
         if left == 0:
             return Finished(data=b"")
         self.reader = NativeReader(len(self._ids))
-        prompt = self._template if self._request.kind == "chat" else self._request.body.get("prompt")
+        prompt = self._prompt.text if chat else self._request.body.get("prompt")
         begin = prompt if isinstance(prompt, list) else [prompt]
         body = {**self._sampling(), "prompt": [*begin, *self._ids], "stream": True, "return_tokens": True}
         exactness = Exactness.INVARIANT if self._invariant else Exactness.BEST_EFFORT

@@ -6,9 +6,19 @@ from typing import Any, Final
 
 import msgspec
 
-from closeranks.serve.relay import Exactness, Finished, NoResume, Plan, Resume
+from closeranks.serve.relay import Exactness, Finished, NoResume, Plan, Prepare, Resume
+from closeranks.serve.sessions.record import Entry
 from closeranks.serve.stream.chunks import Addition, BadChunk, Delta, OpenAiReader, Reader
-from closeranks.serve.stream.engines import LLAMA_CPP, SGLANG, VLLM, Continuation, first_body
+from closeranks.serve.stream.engines import (
+    LLAMA_CPP,
+    SGLANG,
+    VLLM,
+    Continuation,
+    KnownPrompt,
+    first_body,
+    template_question,
+)
+from closeranks.serve.stream.numbering import Numbering, unlabelled
 from closeranks.serve.stream.pace import Pace
 from closeranks.serve.stream.policy import StreamPolicy
 from closeranks.serve.stream.regeneration import Diverged, Regeneration
@@ -31,12 +41,51 @@ class CompletionsRelay:
         self._splitter = Splitter()
         self.seen = Seen()
         self._reader: Reader = OpenAiReader(request.kind)
-        self._prompt_ids: list[int] = []
+        self._prompt = KnownPrompt()
+        self._asked_ahead = False
         self._continuation: Continuation | None = None
         self._regeneration: Regeneration | None = None
         self._verbatim = True  # the replica's events are forwarded as they are
         self._broken = ""
         self.exactness = Exactness.NONE
+        self._numbering: Numbering | None = None
+
+    # --- kept streams ---------------------------------------------------------------------------------------------
+
+    def number(self, numbering: Numbering) -> None:
+        """From now on events have ids and are kept for the store."""
+        self._numbering = numbering
+
+    def restore(self, entries: tuple[Entry, ...]) -> None:
+        """What an earlier relay of this stream has shown is seen.
+
+        Raises:
+            BadChunk: it is not what a relay shows; the relay cannot be used.
+        """
+        reader = OpenAiReader(self._request.kind)
+        for entry in entries:
+            data = unlabelled(entry.raw)[1].removeprefix(b"data: ").strip()
+            if data == _DONE:
+                self.seen.done = True
+                continue
+            chunk = msgspec.json.decode(data)
+            if not isinstance(chunk, dict):
+                raise BadChunk("expected chunks that are objects")
+            addition = reader.read(chunk)
+            for delta in addition.deltas:
+                delta.ids = entry.ids
+            self._note(addition)
+        self._pace.restart()
+
+    def taken(self) -> list[Entry]:
+        """The events to be kept since the last call."""
+        return [] if self._numbering is None else self._numbering.taken()
+
+    def _labelled(self, raw: bytes, deltas: list[Delta]) -> bytes:
+        if self._numbering is None:
+            return raw
+        ids = deltas[0].ids if len(deltas) == 1 else ()
+        return self._numbering.label(raw, sum(_visible(delta) for delta in deltas), ids)
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -53,7 +102,7 @@ class CompletionsRelay:
             if not self._continues(engine):
                 return self._again_from_the_start(engine)
             choice = self.seen.choice(0)
-            self._continuation = Continuation(self._request, choice, self._prompt_ids, invariant=self._invariant)
+            self._continuation = Continuation(self._request, choice, self._prompt, invariant=self._invariant)
         plan = self._continuation.plan(engine)
         if isinstance(plan, Finished):
             return Finished(data=self._emit(Addition([Delta(finish="length")])) + self.finale())
@@ -68,6 +117,17 @@ class CompletionsRelay:
             self._continuation = None  # the next replica is asked anew
         elif self._continuation is not None:
             self._continuation.prepared(answer)
+
+    def ahead(self, engine: str) -> Prepare | None:
+        """See Relay."""
+        if self._asked_ahead or engine != LLAMA_CPP or self._request.kind != "chat" or not self._continues(engine):
+            return None
+        self._asked_ahead = True
+        return template_question(self._request)
+
+    def prepared_ahead(self, answer: bytes) -> None:
+        """See Relay."""
+        self._prompt.note_text(answer)
 
     def begin(self) -> None:
         """See Relay."""
@@ -150,7 +210,7 @@ class CompletionsRelay:
         if not self._verbatim:
             return self._emit(addition)
         self._note(addition)
-        return event.raw
+        return self._labelled(event.raw, addition.deltas)
 
     def _read(self, data: bytes) -> Addition:
         chunk = msgspec.json.decode(data)
@@ -160,7 +220,7 @@ class CompletionsRelay:
         if any(delta.finish in CUT_SHORT for delta in addition.deltas):
             raise BadChunk("the engine was stopped from outside")
         if isinstance(self._reader, OpenAiReader) and self._reader.prompt_ids:
-            self._prompt_ids = self._prompt_ids or self._reader.prompt_ids
+            self._prompt.ids = self._prompt.ids or self._reader.prompt_ids
         return addition if self._regeneration is None else self._regeneration.rest_of(addition)
 
     def _note(self, addition: Addition) -> None:
@@ -187,15 +247,25 @@ class CompletionsRelay:
             seen.common = addition.common
         out = []
         for delta in addition.deltas:
-            choice = seen.choice(delta.choice)
-            if choice.role:
+            if seen.choice(delta.choice).role:
                 delta.role = ""
-            if delta.role or delta.text or delta.reasoning or delta.tools or delta.finish:
-                out.append(data_event(msgspec.json.encode({**seen.common, "choices": [self._spelled(delta)]})))
+            for part in self._parts(delta):
+                raw = data_event(msgspec.json.encode({**seen.common, "choices": [self._spelled(part)]}))
+                out.append(self._labelled(raw, [part]))
         if addition.usage is not None and self._request.usage:
-            out.append(data_event(msgspec.json.encode({**seen.common, "choices": [], "usage": addition.usage})))
+            raw = data_event(msgspec.json.encode({**seen.common, "choices": [], "usage": addition.usage}))
+            out.append(self._labelled(raw, []))
         self._note(addition)
         return b"".join(out)
+
+    def _parts(self, delta: Delta) -> list[Delta]:
+        """The delta, in two where the client has seen the first part of its text; nothing if it says nothing."""
+        missing = self._numbering.missing if self._numbering is not None else 0
+        if 0 < missing < len(delta.text):
+            known = Delta(delta.choice, role=delta.role, text=delta.text[:missing])
+            return [known, msgspec.structs.replace(delta, role="", text=delta.text[missing:], ids=())]
+        says = delta.role or delta.text or delta.reasoning or delta.tools or delta.finish
+        return [delta] if says else []
 
     def _spelled(self, delta: Delta) -> dict[str, Any]:
         kept = {"logprobs": delta.logprobs} if self._request.logprobs else {}
@@ -230,7 +300,7 @@ class CompletionsRelay:
         if self.seen.done:
             return b""
         self.seen.done = True
-        return data_event(_DONE)
+        return self._labelled(data_event(_DONE), [])
 
     def allowed_silence_s(self) -> float | None:
         """See Relay."""
@@ -240,3 +310,9 @@ class CompletionsRelay:
         """See Relay."""
         error = {"error": {"message": reason, "type": "server_error", "param": None, "code": 502}}
         return data_event(msgspec.json.encode(error))
+
+
+def _visible(delta: Delta) -> int:
+    """Characters that a client sees of it, whatever they are part of."""
+    arguments = sum(len((fragment.get("function") or {}).get("arguments") or "") for fragment in delta.tools)
+    return len(delta.text) + len(delta.reasoning) + arguments

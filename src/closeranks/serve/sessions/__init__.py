@@ -1,0 +1,1 @@
+"""Streams that outlive the gateway process which carried them."""

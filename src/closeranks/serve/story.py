@@ -1,0 +1,65 @@
+"""What became of one request, told once at its end to metrics, logs and traces. Pure."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from closeranks.serve.words import Kind, Outcome
+
+
+class Visit(msgspec.Struct):
+    """One attempt at one replica; times are seconds of the loop's clock."""
+
+    replica: str
+    kind: Kind
+    began_s: float
+    ended_s: float = 0.0
+    outcome: Outcome | None = None
+    detail: str = ""
+
+
+class Story(msgspec.Struct):
+    """One request from its arrival to its last byte."""
+
+    number: int
+    method: str
+    path: str
+    client: str
+    began_s: float
+    wall_s: float  # of the clock on the wall, when it began
+    tenant: str = ""
+    model: str = ""
+    stream: bool = False
+    status: int = 0  # 0: the client left before an answer began
+    first_byte_s: float = 0.0  # after the beginning; 0: there was none
+    ended_s: float = 0.0
+    sent_bytes: int = 0
+    level: int = 0  # of the ladder; 0: served in full
+    exactness: str = ""
+    error: str = ""
+    shed: bool = False
+    whole: bool = False  # the client has had its last byte
+    trace: str = ""  # W3C traceparent of the caller, if it gave one
+    visits: list[Visit] = []
+
+    @property
+    def took_s(self) -> float:
+        """From the first byte of the request to the last of the answer."""
+        return self.ended_s - self.began_s
+
+    @property
+    def resumed(self) -> int:
+        """How often the answer went on at another replica in its middle."""
+        return sum(visit.kind is Kind.RESUME and visit.outcome is Outcome.OK for visit in self.visits)
+
+
+class Observer(Protocol):
+    """Hears of every request once it has ended."""
+
+    def ended(self, story: Story) -> None:
+        """All that is to be known of it."""
+
+    def close(self) -> None:
+        """The gateway ends."""

@@ -1,0 +1,50 @@
+"""Totals by operation in a page that another process reads."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from closeranks import vitals
+from closeranks.signs import StepMark
+from closeranks.vitals import RING_STEPS, Vitals
+
+
+@pytest.fixture
+def pages():
+    """The page as its writer and as its reader have it."""
+    fd = vitals.create_memfd("test")
+    yield Vitals(fd), Vitals(fd)
+    os.close(fd)
+
+
+def test_a_reader_sees_the_totals_of_every_operation(pages):
+    writer, reader = pages
+    assert reader.sections.read() == {}
+    for _ in range(3):
+        writer.sections.add("data", 500_000_000)
+    writer.sections.add("Vorwärts", 250_000_000)
+    assert reader.sections.read() == {"data": 1.5, "Vorwärts": 0.25}
+
+
+def test_long_names_are_cut_between_characters_and_operations_beyond_the_room_are_left_out(pages):
+    writer, reader = pages
+    writer.sections.add("ä" * 40, 1_000_000_000)
+    for number in range(40):
+        writer.sections.add(f"operation {number}", 1_000_000_000)
+    found = reader.sections.read()
+    assert "ä" * 28 in found
+    assert len(found) == 24
+
+
+def test_operations_and_closed_steps_do_not_touch_each_other(pages):
+    writer, reader = pages
+    writer.sections.add("data", 1)
+    for step in range(RING_STEPS + 3):
+        writer.words[vitals.Field.OWN_NS] = 10 * step
+        writer.close_step(step, 1, 7, 0.5)
+    head, marks = reader.steps_since(0)
+    assert head == RING_STEPS + 3
+    assert marks[-1]._replace(closed_ns=0) == StepMark(RING_STEPS + 2, 1, 7, 0, 0.5, 10 * (RING_STEPS + 2))
+    assert list(reader.sections.read()) == ["data"]
