@@ -22,6 +22,7 @@ from closeranks.serve.policies.window import Tally
 
 SHARE_WINDOW_S: Final = 300.0
 _TRIAL_LEASE_S: Final = 60.0
+_UNVERIFIED_OFTENER: Final = 20  # times as often as the schedule says
 
 
 class LevelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -207,12 +208,15 @@ class Ladder:
 
     def due(self, now_s: float) -> tuple[int, ...]:
         """The levels that are to be exercised now, by a request of the gateway's own."""
-        before_s = now_s - self._settings.exercise_s
         return tuple(
-            number
-            for number, state in enumerate(self.levels)
-            if number != self.level and (state.exercised_s <= before_s or 0 < state.met < self._settings.passes)
+            number for number, state in enumerate(self.levels) if number != self.level and self._is_due(now_s, state)
         )
+
+    def _is_due(self, now_s: float, state: LevelState) -> bool:
+        if 0 < state.met < self._settings.passes:
+            return True  # it is about to be verified
+        pause_s = self._settings.exercise_s / (1 if state.verified else _UNVERIFIED_OFTENER)
+        return now_s >= state.exercised_s + pause_s
 
     def exercised(self, now_s: float, level: int, latency_s: float | None) -> None:
         """An exercise was answered after ``latency_s``; None: it was not."""
