@@ -84,7 +84,7 @@ def test_what_has_no_one_right_answer_is_not_compared():
 
 def test_levels_are_exercised_and_verified_without_a_client():
     async def script():
-        async with gateway(says("x"), more=LADDER) as (front, port, (replica,)):
+        async with gateway(says("x"), more=LADDER) as (front, _, (replica,)):
             exerciser = Exerciser(front)
             assert not any(state.verified for state in front.traffic.ladder.levels)
             for _ in range(3):

@@ -127,7 +127,7 @@ class Traffic:
         life.sent = True
         if kind is Kind.DOUBLE:
             life.beside |= {replica}
-        life.tickets = {**life.tickets, replica: self.fleet.begin(now_s, replica, ask.cost)}
+        life.tickets[replica] = self.fleet.begin(now_s, replica, ask.cost)
 
     def heard(self, now_s: float, ask: Ask, replica: str) -> None:
         """The replica has begun to answer this request."""
