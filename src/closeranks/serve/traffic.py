@@ -59,6 +59,7 @@ class _Life(msgspec.Struct):
     permit: Permit | None = None
     tickets: dict[str, Ticket] = {}
     retry_after_s: float | None = None
+    beside: frozenset[str] = frozenset()  # replicas that execute it for a comparison
 
 
 class Traffic:
@@ -124,7 +125,9 @@ class Traffic:
         if kind is Kind.FIRST and not life.sent:
             self.budget.began(now_s, ask.cost)
         life.sent = True
-        life.tickets = {**life.tickets, replica: self.fleet.begin(now_s, replica, ask.cost)}
+        if kind is Kind.DOUBLE:
+            life.beside |= {replica}
+        life.tickets[replica] = self.fleet.begin(now_s, replica, ask.cost)
 
     def heard(self, now_s: float, ask: Ask, replica: str) -> None:
         """The replica has begun to answer this request."""
@@ -141,7 +144,10 @@ class Traffic:
     def ended(self, now_s: float, ask: Ask, replica: str, outcome: Outcome, retry_after_s: float | None = None) -> None:
         """An attempt is over; ``retry_after_s`` is what the replica asks for if it is busy."""
         life = self._life(now_s, ask)
-        life.last, life.retry_after_s = outcome, retry_after_s
+        if replica in life.beside:
+            life.beside -= {replica}
+        else:
+            life.last, life.retry_after_s = outcome, retry_after_s
         ticket = life.tickets.pop(replica, None)
         if ticket is not None:
             self.fleet.end(now_s, replica, ticket, outcome, ask.cost)
@@ -253,7 +259,7 @@ class Traffic:
 
     def doubled(self, now_s: float, ask: Ask, replica: str) -> str:
         """The replica that executes this request, too; empty: it is not compared."""
-        if not ask.repeatable or ask.stream or not sampled(self._settings.redundancy, self._random):
+        if not ask.comparable or ask.stream or not sampled(self._settings.redundancy, self._random):
             return ""
         placed = self.fleet.place(now_s, Question(tier=self._level(ask).tier, tried=(replica,), probes=False))
         if isinstance(placed, Nowhere) or placed.replica == replica:

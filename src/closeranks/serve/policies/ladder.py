@@ -22,6 +22,7 @@ from closeranks.serve.policies.window import Tally
 
 SHARE_WINDOW_S: Final = 300.0
 _TRIAL_LEASE_S: Final = 60.0
+_UNVERIFIED_OFTENER: Final = 20  # times as often as the schedule says
 
 
 class LevelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,6 +88,9 @@ class Course(msgspec.Struct, frozen=True):
     level: int
     trial: bool = False
     reason: str = ""  # why not in full
+
+
+_IN_FULL: Final = Course(0)
 
 
 class LevelState(msgspec.Struct):
@@ -164,6 +168,8 @@ class Ladder:
 
     def course(self, now_s: float, able: Callable[[LevelSettings], bool]) -> Course:
         """How the next request is served; ``able`` tells whether a level can serve at all at the moment."""
+        if len(self.levels) == 1:
+            return _IN_FULL
         if self.forced is not None:
             return Course(self.forced, reason="forced by the operator")
         if self._open and now_s >= self._trial_until_s and able(self.levels[self.level - 1].settings):
@@ -207,12 +213,15 @@ class Ladder:
 
     def due(self, now_s: float) -> tuple[int, ...]:
         """The levels that are to be exercised now, by a request of the gateway's own."""
-        before_s = now_s - self._settings.exercise_s
         return tuple(
-            number
-            for number, state in enumerate(self.levels)
-            if number != self.level and (state.exercised_s <= before_s or 0 < state.met < self._settings.passes)
+            number for number, state in enumerate(self.levels) if number != self.level and self._is_due(now_s, state)
         )
+
+    def _is_due(self, now_s: float, state: LevelState) -> bool:
+        if 0 < state.met < self._settings.passes:
+            return True  # it is about to be verified
+        pause_s = self._settings.exercise_s / (1 if state.verified else _UNVERIFIED_OFTENER)
+        return now_s >= state.exercised_s + pause_s
 
     def exercised(self, now_s: float, level: int, latency_s: float | None) -> None:
         """An exercise was answered after ``latency_s``; None: it was not."""

@@ -76,16 +76,19 @@ class Router:
         return choice
 
     def _by_session(self, candidates: Sequence[Load], session: str) -> Choice | None:
-        total = sum(load.outstanding for load in candidates) + 1
-        each = self._settings.balance * total / sum(load.capacity for load in candidates)
-        by_name = {load.name: load for load in candidates}
+        outstanding, capacity, by_name = 1.0, 0.0, {}
+        for load in candidates:
+            outstanding += load.outstanding
+            capacity += load.capacity
+            by_name[load.name] = load
+        each = self._settings.balance * outstanding / capacity
         first = True
-        for name in self._ring.walk(session):
-            load = by_name.get(name)
-            if load is None:
+        for name in self._ring.order(session):
+            candidate = by_name.get(name)
+            if candidate is None:
                 continue
-            if load.outstanding < math.ceil(each * load.capacity):
-                return Choice(load, "session" if first else "session moved")
+            if candidate.outstanding < math.ceil(each * candidate.capacity):
+                return Choice(candidate, "session" if first else "session moved")
             first = False
         return None
 
