@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -23,15 +24,17 @@ def register(app: typer.Typer) -> None:
     app.command("serve")(serve)
 
 
-def serve(
+def serve(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     file: Annotated[
         Path | None, typer.Argument(metavar="GATEWAY.toml", help="Replicas and what to do for them.")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Say what is wrong or risky in the file, and end.")] = False,
+    alerts: Annotated[bool, typer.Option("--alerts", help="Print alert rules for Prometheus, and end.")] = False,
     demo: Annotated[bool, typer.Option("--demo", help="Start two real engines, ask one, kill it meanwhile.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --check: one JSON object.")] = False,
     drain_s: Annotated[float, typer.Option(min=0, help="Seconds that running requests get after SIGTERM.")] = 60.0,
     worker: Annotated[int | None, typer.Option(hidden=True)] = None,
+    shared: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Answer requests of the OpenAI API from several replicas, of which any may die at any time.
 
@@ -41,6 +44,9 @@ def serve(
     if demo:
         _demo()
         return
+    if alerts:
+        typer.echo(files("closeranks.serve").joinpath("alerts.yml").read_text(), nl=False)
+        return
     if file is None:
         _refuse("expected GATEWAY.toml or --demo")
     settings = _settings(file)
@@ -49,14 +55,15 @@ def serve(
         return
     import uvloop
 
-    from closeranks.serve.process import run
+    from closeranks.serve.process import Own, run
     from closeranks.serve.processes import Workers, command_of_worker
 
     if settings.listen.processes > 1 and worker is None:
-        command = [*command_of_worker(str(file), drain_s), "--worker"]
-        code = uvloop.run(Workers(command, settings.listen.processes, _say).run())
+        workers = Workers(command_of_worker(str(file), drain_s), settings.listen.processes, _say)
+        code = uvloop.run(workers.run())
     else:
-        code = uvloop.run(run(file, settings, drain_s=drain_s, worker=worker, say=_say))
+        own = Own(worker, shared) if worker is not None and shared is not None else None
+        code = uvloop.run(run(file, settings, own=own, drain_s=drain_s, say=_say))
     raise typer.Exit(code)
 
 

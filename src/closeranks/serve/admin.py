@@ -42,6 +42,7 @@ class Admin:
         self._metrics = metrics
         self._reload = reload
         self._server: asyncio.Server | None = None
+        self.where = ""  # for people
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from closeranks.serve.fallbacks import DEGRADED
 from closeranks.serve.http.head import Headers, Request, end_to_end, first, request_bytes
 from closeranks.serve.http.upstream import Cut
 from closeranks.serve.policies.retry_budget import retry_after_s
@@ -26,7 +27,7 @@ HELD_BYTES_MAX: Final = 2**20
 _PATIENCE: Final = 20  # times the allowed silence: then even a busy replica is given up
 _LOOK_AGAIN_S: Final = 0.01
 _FEW: Final = 8  # readings between two looks at the pace
-_ERROR, _SERVER_ERROR, _UNAVAILABLE, _TIMEOUT, _BAD_GATEWAY = 400, 500, 503, 504, 502
+_OK, _ERROR, _SERVER_ERROR, _UNAVAILABLE, _TIMEOUT, _BAD_GATEWAY = 200, 400, 500, 503, 504, 502
 _BUSY: Final = frozenset({429, 503})
 _OUTCOMES: Final = {Cut.REFUSED: Outcome.UNREACHED, Cut.STALE: Outcome.GONE, Cut.SILENT: Outcome.SLOW}
 
@@ -147,6 +148,7 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None
         self._kind = Kind.FIRST
+        self._degraded = ""  # the level of the ladder, if it is not the full service
         self._forwarding = False
         self._full = False
         self._over = False
@@ -192,10 +194,32 @@ class Exchange:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        now_s = self._gateway.now_s()
+        course = self.traffic.course(now_s, self.ask)
+        self.story.level = course.level
+        if course.level and not self._degrade(now_s, course.level):
+            return
         self._relay = self._gateway.relay_for(self._request, self.ask)
         if isinstance(self._relay, CompletionsRelay):
             self._keeper = self._gateway.keeper_for(self._request, self._relay, self._client.send, self.taken_over)
         self._dispatch()
+
+    def _degrade(self, now_s: float, level: int) -> bool:
+        """Ask for less; False: it is answered already, or cannot be."""
+        settings = self.traffic.ladder.levels[level].settings
+        if settings.kind == "model":
+            self._degraded = settings.name
+            self._request = self._gateway.fallbacks.smaller(self._request, settings)
+            return True
+        answer = self._gateway.fallbacks.local(self._gateway.clock(), self.ask, self._request, level)
+        if answer is None:
+            self.refuse(_UNAVAILABLE, f"the service is at level {settings.name}, which has no answer to this", 5.0)
+            return False
+        self.traffic.answered(now_s, self.ask)
+        self.story.status, self.story.whole = _OK, True
+        self._close()
+        self._client.answer(_OK, answer.headers, answer.body)
+        return False
 
     def _waited_too_long(self) -> None:
         self.refuse(_UNAVAILABLE, "waited too long for its turn", 1.0)
@@ -309,6 +333,8 @@ class Exchange:
         headers = [*end_to_end(attempt.headers), *self._gateway.response_headers(self.ask, attempt.replica, self._kind)]
         if self._relay is not None:
             headers.append((b"x-closeranks-resume", self._relay.exactness.encode()))
+        if self._degraded:
+            headers.append((DEGRADED, self._degraded.encode()))
         if self._keeper is not None:
             headers.append((b"x-closeranks-stream", self._keeper.stream.encode()))
         self._client.start(attempt.status, headers, length)
@@ -386,6 +412,8 @@ class Exchange:
             self._end_attempt(Outcome.CLIENT_FAULT if status >= _ERROR else Outcome.OK)
             if not self._forwarding:
                 body = b"".join(attempt.held)
+                if status == _OK and not self._degraded:
+                    self._gateway.fallbacks.keep(self._gateway.now_s(), self.ask, self._request, body)
                 self._forward(attempt, len(body))
                 self._client.send(body)
             elif relay is not None:

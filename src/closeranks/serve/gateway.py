@@ -14,6 +14,7 @@ from random import Random
 
 from closeranks.serve.asking import IDEMPOTENCY, Asker, BadPriority
 from closeranks.serve.exchange import Exchange
+from closeranks.serve.fallbacks import Fallbacks
 from closeranks.serve.http.head import Headers, Request, end_to_end
 from closeranks.serve.http.limits import Limits
 from closeranks.serve.http.server import ClientConnection
@@ -26,6 +27,7 @@ from closeranks.serve.sessions.opening import open_streams
 from closeranks.serve.sessions.record import EventId, Head, owner_of
 from closeranks.serve.sessions.store import StoreError
 from closeranks.serve.settings import ReplicaSettings, Settings
+from closeranks.serve.shared import LOOK_S, Shared
 from closeranks.serve.story import Observer, Story
 from closeranks.serve.stream.numbering import Numbering, after, last_of
 from closeranks.serve.stream.pace import Gaps, Pace
@@ -66,6 +68,7 @@ class Gateway:
         self._random = Random()  # noqa: S311 - spreads pauses, keeps no secret
         self.traffic = Traffic(settings, self._random, part=part)
         self._asker = Asker(settings)
+        self.fallbacks = self._fallbacks(settings)
         self.replicas = {replica.name: self._replica(replica, settings) for replica in settings.replica}
         self._invariant = all(replica.invariant for replica in settings.replica)
         self._gaps: dict[str, Gaps] = {}
@@ -131,6 +134,11 @@ class Gateway:
             observer.close()
         await asyncio.sleep(0)
 
+    def share(self, shared: Shared) -> None:
+        """Tell other processes of this gateway which breakers open, and hear it from them; until the loop ends."""
+        shared.exchange(self.now_s(), self.traffic.fleet)
+        self._loop.call_later(LOOK_S, self.share, shared)
+
     def _sweep(self) -> None:
         now_s = self.now_s()
         for connection in [one for one in self.connections if one.expires_s <= now_s]:
@@ -152,7 +160,7 @@ class Gateway:
     def begin(self, request: Request, client: ClientConnection) -> Exchange | None:
         """See Front."""
         try:
-            ask = self._asker.ask(request, self._clock(), next(self._numbers))
+            ask = self._asker.ask(request, self.clock(), next(self._numbers))
         except (BadDeadline, BadPriority) as error:
             client.fail(400, str(error))
             return None
@@ -167,7 +175,8 @@ class Gateway:
             task.add_done_callback(self._tasks.discard)
         return exchange
 
-    def _clock(self) -> Clock:
+    def clock(self) -> Clock:
+        """This moment on both clocks."""
         return Clock(self.now_s(), time.time())
 
     @property
@@ -210,12 +219,16 @@ class Gateway:
         moved = settings.listen != self.settings.listen or settings.admin != self.settings.admin
         self.settings, self.limits, self.replicas = settings, settings.limits, replicas
         self.traffic, self._asker = Traffic(settings, self._random, part=self._part), Asker(settings)
+        self.fallbacks = self._fallbacks(settings)
         self._invariant = all(replica.invariant for replica in settings.replica)
         told = [f"{len(replicas)} replicas"]
         told += [f"{name} is new" for name in sorted(set(replicas) - before)]
         told += [f"{name} is out" for name in sorted(before - set(replicas))]
         told += ["[listen] and [admin] take effect at the next start"] if moved else []
         return f"read again: {', '.join(told)}"
+
+    def _fallbacks(self, settings: Settings) -> Fallbacks:
+        return Fallbacks([level.settings for level in self.traffic.ladder.levels], settings.cache)
 
     def _replica(self, replica: ReplicaSettings, settings: Settings) -> Replica:
         context = ssl.create_default_context() if replica.url.startswith("https") else None
@@ -308,7 +321,7 @@ class Gateway:
     def request_headers(self, request: Request, replica: Replica, ask: Ask) -> Headers:
         """The headers that a replica gets."""
         kept = [header for header in end_to_end(request.headers) if header[0] not in (b"host", b"expect")]
-        headers = [(b"host", replica.authority), *passed_on(kept, ask.deadline_s, self._clock())]
+        headers = [(b"host", replica.authority), *passed_on(kept, ask.deadline_s, self.clock())]
         if request.method == b"POST" and request.header(IDEMPOTENCY) is None:
             headers.append((IDEMPOTENCY, b"%b-%d" % (self._name, ask.number)))  # the same for all attempts at it
         return [*headers, (b"x-forwarded-for", request.client.encode())]

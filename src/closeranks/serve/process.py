@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from closeranks.serve.access_log import AccessLog
 from closeranks.serve.admin import Admin
@@ -17,6 +18,7 @@ from closeranks.serve.gateway import Gateway
 from closeranks.serve.metrics import Metrics
 from closeranks.serve.probing import Prober
 from closeranks.serve.settings import Settings, parse
+from closeranks.serve.shared import Shared
 from closeranks.serve.states import gauges
 from closeranks.serve.traces import Traces
 from closeranks.toml_text import TomlProblem
@@ -24,10 +26,19 @@ from closeranks.toml_text import TomlProblem
 Say = Callable[[str], None]
 
 
-async def run(file: Path, settings: Settings, *, drain_s: float, worker: int | None, say: Say) -> int:
+class Own(NamedTuple):
+    """What is particular to one process of several."""
+
+    number: int
+    page: int  # descriptor of what they share
+
+
+async def run(file: Path, settings: Settings, *, own: Own | None, drain_s: float, say: Say) -> int:
     """Serve until SIGTERM or SIGINT, then drain; the exit status."""
     asked, loop = asyncio.Event(), asyncio.get_running_loop()
     gateway = Gateway(settings)
+    if own is not None:
+        gateway.share(Shared(own.page))
     metrics = Metrics(partial(gauges, gateway))
     gateway.observers = (metrics, Traces())
     if settings.access_log is not None:
@@ -46,14 +57,16 @@ async def run(file: Path, settings: Settings, *, drain_s: float, worker: int | N
         loop.add_signal_handler(number, asked.set)
     loop.add_signal_handler(signal.SIGHUP, reload_at_signal)
     try:
-        port = await gateway.start(reuse_port=worker is not None)
+        port = await gateway.start(reuse_port=own is not None)
     except OSError as error:
         say(f"{settings.listen.host}:{settings.listen.port}: {error.strerror}; choose another [listen] port")
         return 1
     prober = Prober(gateway, settings.probe)
     prober.start()
-    admin = await _admin(gateway, file, metrics, reload, worker, say)
-    say(_greeting(gateway, port, worker))
+    admin = await _admin(gateway, file, metrics, reload, own)
+    if admin is not None:
+        say(f"admin API on {admin.where}")
+    say(_greeting(gateway, port, own))
     await asked.wait()
     say(f"draining: {gateway.in_flight} requests get up to {drain_s:g} s")
     prober.close()
@@ -65,16 +78,15 @@ async def run(file: Path, settings: Settings, *, drain_s: float, worker: int | N
 
 
 async def _admin(
-    gateway: Gateway, file: Path, metrics: Metrics, reload: Callable[[], str], worker: int | None, say: Say
+    gateway: Gateway, file: Path, metrics: Metrics, reload: Callable[[], str], own: Own | None
 ) -> Admin | None:
     settings = gateway.settings.admin
     if settings.port is None:
         return None
     path = Path(settings.token_file) if settings.token_file else file.with_suffix(".token")
     admin = Admin(gateway, token_in(path), metrics.text, reload)
-    port = settings.port + (worker or 0) if settings.port else 0  # each process answers for itself
-    port = await admin.start(settings.host, port)
-    say(f"admin API on http://{settings.host}:{port}, token in {path}")
+    port = settings.port + (own.number if own else 0) if settings.port else 0  # each process answers for itself
+    admin.where = f"http://{settings.host}:{await admin.start(settings.host, port)}, token in {path}"
     return admin
 
 
@@ -95,9 +107,9 @@ def token_in(path: Path) -> str:
     return path.read_text().strip()
 
 
-def _greeting(gateway: Gateway, port: int, worker: int | None) -> str:
+def _greeting(gateway: Gateway, port: int, own: Own | None) -> str:
     listen = gateway.settings.listen
     scheme = "https" if listen.tls_cert else "http"
-    whose = "" if worker is None else f" (process {worker})"
+    whose = "" if own is None else f" (process {own.number})"
     names = ", ".join(f"{r.name} ({r.engine}, {r.url})" for r in gateway.settings.replica)
     return f"listening on {scheme}://{listen.host}:{port}{whose}; replicas: {names}"

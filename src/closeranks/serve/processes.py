@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from closeranks.serve import shared
+
 Say = Callable[[str], None]
 
 _FIRST_PAUSE_S: Final = 0.5
@@ -18,7 +20,7 @@ _STEADY_S: Final = 60.0  # a process that lasted for so long is started again at
 
 
 class Workers:
-    """Keeps ``count`` processes of ``command`` alive; each gets its number appended."""
+    """Keeps ``count`` processes of ``command`` alive; each is told its number and where they share what they know."""
 
     def __init__(self, command: list[str], count: int, say: Say) -> None:
         self._command = command
@@ -26,6 +28,7 @@ class Workers:
         self._say = say
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._ending = asyncio.Event()
+        self._page = shared.create()
 
     async def run(self) -> int:
         """Return when all have ended after SIGTERM or SIGINT: 0, or the worst of their exit codes."""
@@ -40,7 +43,8 @@ class Workers:
         pause_s = _FIRST_PAUSE_S
         while True:
             began_s = time.monotonic()
-            process = await asyncio.create_subprocess_exec(*self._command, str(number))
+            more = ("--worker", str(number), "--shared", str(self._page))
+            process = await asyncio.create_subprocess_exec(*self._command, *more, pass_fds=(self._page,))
             self._processes[number] = process
             code = await process.wait()
             del self._processes[number]
@@ -63,5 +67,5 @@ class Workers:
 
 
 def command_of_worker(file: str, drain_s: float) -> list[str]:
-    """What starts one process of several; ``--worker`` and its number are appended."""
+    """What starts one process of several; what makes it one is appended."""
     return [sys.executable, "-m", "closeranks", "serve", file, "--drain-s", str(drain_s)]

@@ -23,6 +23,7 @@ from closeranks.serve.policies.limiter import Limiter
 from closeranks.serve.policies.redundancy import Quarantine, sampled
 from closeranks.serve.policies.retry_budget import Permit, RetryBudget, backoff_s
 from closeranks.serve.policies.router import Load
+from closeranks.serve.policies.tenants import TenantSettings
 from closeranks.serve.policies.window import Durations, Tally
 from closeranks.serve.settings import Settings
 from closeranks.serve.words import (
@@ -48,6 +49,7 @@ _FAULTS: Final = frozenset({Outcome.BROKEN, Outcome.SLOW, Outcome.UNREACHED, Out
 class _Life(msgspec.Struct):
     """What is remembered of a request until it is done."""
 
+    counted: bool = True  # by the admission; what goes on after its gateway has died never asked for it
     begun: bool = False
     course: Course | None = None
     began_s: float = 0.0
@@ -81,7 +83,7 @@ class Traffic:
         self.budget = RetryBudget(settings.budget, part=part)
         capacity = part * sum(load.capacity for _, load in loads if not load.standby)
         self.limiter = Limiter(settings.limiter, capacity)
-        tenants = tuple(msgspec.structs.replace(tenant, per_s=tenant.per_s * part) for tenant in settings.tenant)
+        tenants = tuple(_part_of(tenant, part) for tenant in settings.tenant)
         self.admission = Admission(settings.admission, tenants, self.limiter.limit)
         self.ladder = Ladder(settings.ladder)
         self.dependencies = {one.name: Dependency(one) for one in settings.dependency}
@@ -188,6 +190,8 @@ class Traffic:
             self.budget.ended(ask.cost)
         if life.begun:
             self._count(now_s, ask, life)
+        if not life.counted:
+            return ()
         return self._begin(now_s, self.admission.done(now_s, ask, begun=life.begun))
 
     def tick(self, now_s: float) -> tuple[int, ...]:
@@ -197,7 +201,10 @@ class Traffic:
         return self._begin(now_s, self.admission.next(now_s))
 
     def _life(self, now_s: float, ask: Ask) -> _Life:
-        return self._lives.setdefault(ask.number, _Life(begun=False, began_s=now_s))
+        life = self._lives.get(ask.number)
+        if life is None:
+            life = self._lives[ask.number] = _Life(counted=False, began_s=now_s)
+        return life
 
     def _level(self, ask: Ask) -> LevelSettings:
         life = self._lives.get(ask.number)
@@ -281,3 +288,10 @@ class Traffic:
     def force_level(self, now_s: float, level: int | None) -> Moved | None:
         """See ``Ladder.force``."""
         return self.ladder.force(now_s, level)
+
+
+def _part_of(tenant: TenantSettings, part: float) -> TenantSettings:
+    """One process's part of a quota; never less than one request, or nothing would ever pass."""
+    burst = max(1.0, tenant.burst * part) if tenant.burst else 0.0
+    in_flight = max(1.0, tenant.in_flight * part)
+    return msgspec.structs.replace(tenant, per_s=tenant.per_s * part, burst=burst, in_flight=in_flight)

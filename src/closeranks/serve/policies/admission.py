@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from closeranks.serve.policies.bounds import positive, within
 from closeranks.serve.policies.tenants import Quota, TenantSettings, seconds_up
 from closeranks.serve.policies.window import Tally
 from closeranks.serve.words import NEVER_S, Admitted, Ask, Priority, Shed, Waits
@@ -25,6 +26,7 @@ from closeranks.serve.words import NEVER_S, Admitted, Ask, Priority, Shed, Waits
 CLASSES: Final = 6
 CEILINGS: Final = (1.0, 1.0, 1.0, 1.0, 0.8, 0.8)  # of the limit, by class: batch never takes the last fifth of it
 _RATE_WINDOW_S: Final = 2.0
+_RATE_LEAST_S: Final = 0.5
 _TOO_MANY, _UNAVAILABLE = 429, 503
 
 
@@ -35,6 +37,10 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     wait_s: float = 5.0  # at most
     tenant_header: str = "x-tenant"
     priority_header: str = "x-priority"
+
+    def __post_init__(self) -> None:
+        positive(self, "wait_s")
+        within(self, 0, 1e6, "queue")
 
 
 def rank(ask: Ask) -> int:
@@ -109,7 +115,8 @@ class Admission:
         self._quotas = {tenant.name: Quota(tenant) for tenant in tenants}
         self._classes = [_Class() for _ in range(CLASSES)]
         self._waiting: dict[int, _Entry] = {}
-        self._begun = Tally(_RATE_WINDOW_S)
+        self._drained = Tally(_RATE_WINDOW_S)
+        self._queued_since_s = NEVER_S
         self._shed = Tally(_RATE_WINDOW_S)
 
     def admit(self, now_s: float, ask: Ask) -> Admitted | Waits | Shed:
@@ -122,7 +129,7 @@ class Admission:
             return self._turn_away(now_s, Shed(status=_TOO_MANY, retry_after_s=seconds_up(wait_s), reason=reason))
         number = rank(ask)
         if self._has_room(number, ask.cost) and not any(self._classes[before].size for before in range(number + 1)):
-            self._begin(now_s, ask)
+            self.in_flight += ask.cost
             return Admitted()
         shed = self._objection(now_s, ask, number)
         if shed is not None:
@@ -130,6 +137,8 @@ class Admission:
                 quota.give_back(ask.cost)
             return self._turn_away(now_s, shed)
         entry = _Entry(ask, min(ask.deadline_s, now_s + self._settings.wait_s))
+        if not self._waiting:
+            self._queued_since_s = now_s
         self._waiting[ask.number] = entry
         self._classes[number].push(entry)
         return Waits(until_s=entry.until_s)
@@ -155,7 +164,8 @@ class Admission:
                 if entry is None:
                     break
                 self._waiting.pop(entry.ask.number, None)
-                self._begin(now_s, entry.ask)
+                self.in_flight += entry.ask.cost
+                self._drained.add(now_s, entry.ask.cost)
                 begun.append(entry.ask)
         return begun
 
@@ -164,11 +174,15 @@ class Admission:
         return tuple(one.size for one in self._classes)
 
     def wait_s(self, now_s: float, number: int) -> float:
-        """How long a request of this class would wait, by what is ahead of it and the latest pace."""
+        """How long a request of this class would wait: what is ahead of it, at the pace at which the queue moves.
+
+        Never, as long as the queue is too young to have a pace.
+        """
         ahead = sum(self._classes[before].cost for before in range(number + 1))
         if not ahead:
             return 0.0
-        pace = self._begun.total(now_s) / _RATE_WINDOW_S
+        lasted_s = min(_RATE_WINDOW_S, now_s - self._queued_since_s)
+        pace = self._drained.total(now_s) / lasted_s if lasted_s >= _RATE_LEAST_S else 0.0
         return ahead / pace if pace > 0 else NEVER_S
 
     def shed_per_s(self, now_s: float) -> float:
@@ -177,10 +191,6 @@ class Admission:
 
     def _has_room(self, number: int, cost: float) -> bool:
         return self.in_flight + cost <= max(1.0, CEILINGS[number] * self.limit) or self.in_flight <= 0
-
-    def _begin(self, now_s: float, ask: Ask) -> None:
-        self.in_flight += ask.cost
-        self._begun.add(now_s, ask.cost)
 
     def _objection(self, now_s: float, ask: Ask, number: int) -> Shed | None:
         one = self._classes[number]

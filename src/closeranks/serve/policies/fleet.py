@@ -118,7 +118,7 @@ class Fleet:
         """It has begun to answer; the ticket for the rest."""
         member = self.members[replica]
         member.judge.heard(now_s)
-        return member.breaker.heard(ticket)
+        return member.breaker.heard(now_s, ticket)
 
     def end(self, now_s: float, replica: str, ticket: Ticket, outcome: Outcome, cost: float = 1.0) -> bool:
         """An attempt is over; whether this has opened the replica's breaker."""

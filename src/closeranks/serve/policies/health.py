@@ -18,6 +18,7 @@ from enum import StrEnum
 
 import msgspec
 
+from closeranks.serve.policies.bounds import positive, within
 from closeranks.serve.words import Outcome
 
 
@@ -55,6 +56,10 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     rise: int = 2
     busy_max: int = 20  # checks in a row that a replica may miss because it is busy
     doubt_s: float = 5.0  # how long doubt lasts where no check can end it
+
+    def __post_init__(self) -> None:
+        positive(self, "interval_s", "timeout_s", "fall", "rise")
+        within(self, 0, 1e6, "busy_max", "doubt_s")
 
 
 class Standing(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from closeranks.serve.policies.bounds import positive, within
 from closeranks.serve.policies.hysteresis import Hysteresis, HysteresisSettings, Wish
 from closeranks.serve.policies.window import Tally
 
@@ -38,6 +39,11 @@ class LevelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     p99_s: float = 0.0  # its own target; 0: that of the ladder
     age_s: float = 3600.0  # of a cached answer, at most
 
+    def __post_init__(self) -> None:
+        within(self, 0, 1e9, "messages", "max_tokens", "results", "p99_s", "age_s")
+        if (self.kind == "static") != bool(self.answer):
+            raise ValueError('answer: expected one with kind "static", and with no other')
+
 
 class LadderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[ladder]``. A limit of 0 is none."""
@@ -51,6 +57,11 @@ class LadderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     passes: int = 3  # trials in a row that open the way up, and exercises that verify a level
     exercise_s: float = 600.0
     level: tuple[LevelSettings, ...] = ()
+
+    def __post_init__(self) -> None:
+        within(self, 0, 1e9, "p99_s", "queue_s", "dependency_s")
+        within(self, 0, 1, "error_rate", "margin")
+        positive(self, "passes", "exercise_s")
 
 
 class Signals(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,8 +4,9 @@ As long as there is room, more concurrency costs no latency. Once requests queue
 concurrency and throughput does not. The gradient, usual latency over present latency, tells the two apart: the limit
 is multiplied by it, and gets a small allowance for a queue, so that it can grow at all.
 
-Source: Netflix concurrency-limits, Gradient2Limit. One change: the usual latency is quick to fall and slow to rise
-(minutes), so that an overload that lasts is not learned as the usual.
+Source: Netflix concurrency-limits, Gradient2Limit. One change: what is usual falls quickly, and rises only while
+requests do not queue behind each other because of the limit: when half of it is unused, or it is at its least. So an
+overload that lasts is not learned as the usual.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Final
 
 import msgspec
 
+from closeranks.serve.policies.bounds import positive, within
 from closeranks.serve.words import Outcome
 
-_RISE: Final = 1 / 120  # of the usual latency's way to the present one, for each second
+_RISE: Final = 1 / 60  # of the usual latency's way to the present one, for each second
+_RISE_AT_LEAST: Final = 1 / 240
 _FALL: Final = 1 / 4
 _GRADIENT_MIN: Final = 0.5
 _SMOOTHING: Final = 0.3
@@ -29,10 +32,14 @@ class LimiterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     start: float = 4.0
     least: float = 1.0
-    most: float = 64.0
+    most: float = 16.0
     tolerance: float = 2.0  # times the usual latency that are no sign of overload
     window_s: float = 1.0  # latencies are judged together
     samples: int = 10  # at least so many
+
+    def __post_init__(self) -> None:
+        positive(self, "start", "least", "most", "window_s", "samples")
+        within(self, 1, 1e6, "tolerance")
 
 
 class Limiter:
@@ -78,14 +85,21 @@ class Limiter:
         self._sum_s, self._count, self._since_s = 0.0, 0, now_s
         if self.usual_s is None:
             self.usual_s = present_s
-        way = _FALL if present_s < self.usual_s else min(1.0, _RISE * lasted_s)
-        self.usual_s += way * (present_s - self.usual_s)
+        self.usual_s += self._way(present_s, lasted_s, most) * (present_s - self.usual_s)
         ratio = self._settings.tolerance * self.usual_s / present_s if present_s > 0 else 1.0
         self.gradient = max(_GRADIENT_MIN, min(1.0, ratio))
         if most < self.limit / 2 and self.gradient >= 1:
             return  # the limit was not what limited: nothing was learned about it
         wanted = self.limit * self.gradient + math.sqrt(self.limit)
         self._set(self.limit + _SMOOTHING * (wanted - self.limit))
+
+    def _way(self, present_s: float, lasted_s: float, most: float) -> float:
+        """How far the usual latency goes towards the present one."""
+        if self.usual_s is None or present_s < self.usual_s:
+            return _FALL
+        if most < self.limit / 2:
+            return min(1.0, _RISE * lasted_s)
+        return min(1.0, _RISE_AT_LEAST * lasted_s) if self.limit <= self._settings.least * self._capacity else 0.0
 
     def _set(self, limit: float) -> None:
         settings = self._settings

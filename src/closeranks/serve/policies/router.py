@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from closeranks.serve.policies.affinity import Ring
+from closeranks.serve.policies.bounds import within
 
 
 class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,6 +26,10 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     session_prefix: bool = True  # a conversation without either is known by how it began
     balance: float = 1.25  # a session moves on when its replica has this many times the average load
     panic_share: float = 0.5  # if fewer replicas than this are well, those that are not are asked, too
+
+    def __post_init__(self) -> None:
+        within(self, 1, 1e6, "balance")
+        within(self, 0, 1, "panic_share")
 
 
 class Load(msgspec.Struct, kw_only=True):
