@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 
+from closeranks.serve.drill.replica import Replica
 from closeranks.serve.gateway import Gateway
 from closeranks.serve.settings import parse
 
@@ -12,78 +13,6 @@ DEADLINE_S = 30.0
 def answer(status, body, headers=()):
     lines = [f"HTTP/1.1 {status} X", *headers, f"content-length: {len(body)}", "", ""]
     return "\r\n".join(lines).encode() + body
-
-
-class Talk:
-    """One request at a replica: read it, then write what the script of the test wants."""
-
-    def __init__(self, reader, writer):
-        self.reader, self.writer = reader, writer
-        self.head, self.body = b"", b""
-
-    async def read(self):
-        self.head = await self.reader.readuntil(b"\r\n\r\n")
-        for line in self.head.split(b"\r\n"):
-            if line.lower().startswith(b"content-length:"):
-                self.body = await self.reader.readexactly(int(line.split(b":")[1]))
-        return self
-
-    def write(self, data):
-        self.writer.write(data)
-
-    def chunk(self, data):
-        self.writer.write(b"%x\r\n%b\r\n" % (len(data), data))
-
-    def stream(self):
-        self.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-
-    def end(self):
-        self.write(b"0\r\n\r\n")
-
-    def cut(self):
-        self.writer.transport.abort()
-
-    async def gone(self):
-        """Returns once the other side has closed."""
-        with contextlib.suppress(ConnectionError):
-            while await self.reader.read(65536):
-                pass
-
-
-class FakeReplica:
-    """Serves every request of every connection with the coroutine function ``script(talk)``."""
-
-    def __init__(self, script):
-        self.script = script
-        self.requests = []
-        self.connections = 0
-        self.asked = asyncio.Event()
-        self._writers = set()
-
-    async def start(self):
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def _serve(self, reader, writer):
-        self.connections += 1
-        self._writers.add(writer)
-        try:
-            while True:
-                talk = await Talk(reader, writer).read()
-                self.requests.append(talk)
-                self.asked.set()
-                await self.script(talk)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            self._writers.discard(writer)
-            writer.close()
-
-    async def stop(self):
-        self._server.close()
-        for writer in list(self._writers):
-            writer.transport.abort()
 
 
 def settings_for(replicas, more="", replica=""):
@@ -98,7 +27,7 @@ def settings_for(replicas, more="", replica=""):
 @contextlib.asynccontextmanager
 async def fakes(*scripts):
     """Replicas that do what their scripts say."""
-    replicas = [await FakeReplica(script).start() for script in scripts]
+    replicas = [await Replica(script).start() for script in scripts]
     try:
         yield replicas
     finally:

@@ -4,8 +4,9 @@ import asyncio
 import json
 
 import pytest
-from tests.serve.engines import PROMPT_TOKENS, WORDS, Engine, events_of, text_of
 from tests.serve.stand import Client, gateway, run
+
+from closeranks.serve.drill.engines import PROMPT_TOKENS, WORDS, Break, Engine, events_of, text_of
 
 CHAT = {"messages": [{"role": "user", "content": "?"}], "stream": True, "temperature": 0}
 QUICK = "[stall]\nunlearned_s = 0.3\nfloor_s = 0.2\n"
@@ -22,10 +23,7 @@ async def ask(port, body, path="/v1/chat/completions"):
     return status, headers, events_of(raw)
 
 
-BREAKS = ["cut", "end", "done", "cancelled", "error", "json", "half", "silence"]
-
-
-@pytest.mark.parametrize("breaks", BREAKS)
+@pytest.mark.parametrize("breaks", list(Break))
 @pytest.mark.parametrize("engine", ["openai", "llama.cpp", "vllm", "sglang"])
 def test_a_chat_goes_on_elsewhere_to_the_same_text(engine, breaks):
     async def script():

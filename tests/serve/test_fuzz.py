@@ -5,8 +5,8 @@ import json
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.serve.engines import WORDS, sse
 
+from closeranks.serve.drill.engines import WORDS, sse
 from closeranks.serve.http.limits import Limits
 from closeranks.serve.http.server import ClientConnection
 from closeranks.serve.http.upstream import UpstreamConnection

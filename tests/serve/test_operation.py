@@ -13,11 +13,11 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from tests.serve.engines import WORDS, Engine, events_of, text_of
 from tests.serve.stand import Client, answer, fakes, gateway, run, settings_for
 
 from closeranks.serve.access_log import AccessLog
 from closeranks.serve.admin import Admin
+from closeranks.serve.drill.engines import WORDS, Engine, events_of, text_of
 from closeranks.serve.metrics import Metrics
 from closeranks.serve.policies.health import Grade
 from closeranks.serve.probing import Prober

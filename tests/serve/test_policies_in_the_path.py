@@ -4,9 +4,9 @@ import asyncio
 import json
 
 import pytest
-from tests.serve.engines import events_of, text_of
 from tests.serve.stand import Client, answer, gateway, run
 
+from closeranks.serve.drill.engines import events_of, text_of
 from closeranks.serve.policies import Outcome
 
 CHAT = "/v1/chat/completions"

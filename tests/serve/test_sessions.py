@@ -8,9 +8,9 @@ import socket
 import subprocess
 
 import pytest
-from tests.serve.engines import WORDS, Engine, events_of, text_of
 from tests.serve.stand import Client, fakes, run, settings_for
 
+from closeranks.serve.drill.engines import WORDS, Engine, events_of, text_of
 from closeranks.serve.gateway import Gateway
 from closeranks.serve.sessions.files import FileStreams
 from closeranks.serve.sessions.record import Entry, EventId, Head

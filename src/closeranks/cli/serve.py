@@ -31,7 +31,9 @@ def serve(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     check: Annotated[bool, typer.Option("--check", help="Say what is wrong or risky in the file, and end.")] = False,
     alerts: Annotated[bool, typer.Option("--alerts", help="Print alert rules for Prometheus, and end.")] = False,
     demo: Annotated[bool, typer.Option("--demo", help="Start two real engines, ask one, kill it meanwhile.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --check: one JSON object.")] = False,
+    drill: Annotated[int, typer.Option("--drill", min=0, help="Play so many rounds of streams that break.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the first round of --drill; same seed, same round.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="With --check or --drill: JSON.")] = False,
     drain_s: Annotated[float, typer.Option(min=0, help="Seconds that running requests get after SIGTERM.")] = 60.0,
     worker: Annotated[int | None, typer.Option(hidden=True)] = None,
     shared: Annotated[int | None, typer.Option(hidden=True)] = None,
@@ -39,13 +41,16 @@ def serve(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     """Answer requests of the OpenAI API from several replicas, of which any may die at any time.
 
     SIGTERM drains, SIGHUP reads the file again. Exit status: 0; 2 if the file does not describe a gateway; with --demo
-    1 if the answer was not whole.
+    and --drill 1 if an answer was not whole.
     """
     if demo:
         _demo()
         return
     if alerts:
         typer.echo(files("closeranks.serve").joinpath("alerts.yml").read_text(), nl=False)
+        return
+    if drill:
+        _drill(drill, seed, as_json=as_json)
         return
     if file is None:
         _refuse("expected GATEWAY.toml or --demo")
@@ -90,6 +95,35 @@ def _check(file: Path, settings: Settings, *, as_json: bool) -> None:
     typer.echo(f"{file}: {len(settings.replica)} replicas, well-formed")
     for risk in found:
         typer.echo(f"  risk: {risk}")
+
+
+def _drill(rounds: int, seed: int, *, as_json: bool) -> None:
+    import msgspec
+    from rich.console import Console
+    from rich.progress import track
+
+    from closeranks.serve.drill.rounds import Result, play_all
+
+    results: list[Result] = []
+    progress = iter(track(range(rounds), "rounds", console=Console(stderr=True), transient=True, disable=as_json))
+
+    def told(result: Result) -> None:
+        next(progress, None)
+        results.append(result)
+        if not result.held and not as_json:
+            said = result.problem or f"{result.lost} streams lost something, {result.repeated} said something twice"
+            _say(f"BROKEN seed {result.plan.seed}: {said}; again: closeranks serve --drill 1 --seed {result.plan.seed}")
+
+    try:
+        broken = asyncio.run(play_all(rounds, seed, told))
+    except KeyboardInterrupt:
+        _say(f"{len(results)} of {rounds} rounds were played")
+        raise typer.Exit(_INTERRUPTED) from None
+    if as_json:
+        typer.echo(msgspec.json.encode(results).decode())
+    else:
+        _say(f"{rounds - broken} of {rounds} rounds held: every client read the whole text, once")
+    raise typer.Exit(_FAILED if broken else 0)
 
 
 def _demo() -> None:
