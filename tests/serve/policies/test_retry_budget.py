@@ -20,6 +20,13 @@ def test_a_thousand_simultaneous_failures_get_no_more_retries_than_the_budget_ha
     assert budget.refused == 1000 - FLOOR - 200
 
 
+def test_whoever_may_use_a_part_leaves_the_rest_to_others():
+    budget = RetryBudget(SETTINGS)
+    free = [budget.take(0.0, Kind.RETRY, part=0.5) for _ in range(FLOOR)]
+    premium = [budget.take(0.0, Kind.RETRY) for _ in range(FLOOR)]
+    assert [sum(permit is not None for permit in permits) for permits in (free, premium)] == [5, 5]
+
+
 def test_what_waits_in_its_pause_counts_and_so_does_what_was_given_back_a_moment_ago():
     budget = RetryBudget(SETTINGS)
     permits = [budget.take(0.0, Kind.RETRY) for _ in range(FLOOR)]

@@ -77,9 +77,12 @@ class RetryBudget:
         """A request is over."""
         self._in_flight = max(0.0, self._in_flight - cost)
 
-    def take(self, now_s: float, kind: Kind, cost: float = 1.0) -> Permit | None:
-        """One more attempt, if the budget has room for it; it counts from now on."""
-        if self.spent(now_s) + cost > self.allowed(now_s, kind):
+    def take(self, now_s: float, kind: Kind, cost: float = 1.0, part: float = 1.0) -> Permit | None:
+        """One more attempt, if the budget has room for it; it counts from now on.
+
+        Whoever may use only a ``part`` of the budget leaves the rest of it to others.
+        """
+        if self.spent(now_s) + cost > part * self.allowed(now_s, kind):
             self.refused += 1
             return None
         permit = Permit(granted_s=now_s, kind=kind, cost=cost)
