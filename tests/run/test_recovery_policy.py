@@ -21,6 +21,7 @@ pytestmark = pytest.mark.process
 
 COMMON = """
 import os, signal, sys, time
+from pathlib import Path
 import torch
 import closeranks as cr
 from torch.nn.parallel import DistributedDataParallel

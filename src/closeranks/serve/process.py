@@ -21,7 +21,7 @@ from closeranks.serve.probing import Prober
 from closeranks.serve.settings import Settings, parse
 from closeranks.serve.shared import Shared
 from closeranks.serve.states import gauges
-from closeranks.serve.traces import Traces
+from closeranks.serve.traces import traces
 from closeranks.toml_text import TomlProblem
 
 Say = Callable[[str], None]
@@ -41,7 +41,7 @@ async def run(file: Path, settings: Settings, *, own: Own | None, drain_s: float
     if own is not None:
         gateway.share(Shared(own.page))
     metrics = Metrics(partial(gauges, gateway))
-    gateway.observers = (metrics, Traces())
+    gateway.observers = (metrics, *traces())
     if settings.access_log is not None:
         gateway.observers += (AccessLog(Path(settings.access_log) if settings.access_log else None),)
 
