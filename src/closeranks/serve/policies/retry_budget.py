@@ -112,6 +112,11 @@ class RetryBudget:
                 self._spent -= permit.cost
         return self._spent
 
+    def used(self, now_s: float) -> float:
+        """The share of the budget for retries that is in use; resumes may take it beyond 1."""
+        allowed = self.allowed(now_s, Kind.RETRY)
+        return self.spent(now_s) / allowed if allowed else 0.0
+
 
 def backoff_s(settings: BudgetSettings, random: Random, tries: int) -> float:
     """The pause after ``tries`` attempts: drawn from nothing up to a bound that doubles."""
