@@ -61,6 +61,7 @@ def test_every_stream_of_a_lost_replica_may_be_resumed_and_that_is_gone_for_retr
         budget.began(0.0)
     assert all(budget.take(1.0, Kind.RESUME) for _ in range(500))
     assert budget.take(1.0, Kind.RETRY) is None
+    assert budget.used(1.0) == 500 / (FLOOR + 200)
 
 
 @given(
