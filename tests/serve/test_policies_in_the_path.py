@@ -169,6 +169,18 @@ def test_without_a_replica_the_ladder_answers_and_with_one_again_it_does_not():
     run(script())
 
 
+def test_what_has_no_smaller_form_is_asked_as_it_is_on_every_level():
+    async def script():
+        async with gateway(hello, more=LADDER) as (front, port, (replica,)):
+            for level in (1, 3):
+                front.traffic.force_level(0.0, level)
+                status, headers, _ = await post(port, path="/v1/embeddings")
+                assert status == 200 and "x-closeranks-degraded" not in headers
+            assert [json.loads(talk.body) for talk in replica.requests] == [QUESTION] * 2
+
+    run(script())
+
+
 def test_requests_beyond_the_limit_wait_for_their_turn_and_the_urgent_ones_go_first():
     async def script():
         go, order = asyncio.Event(), []

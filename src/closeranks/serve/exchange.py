@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from closeranks.serve.doubles import Candidate, Case
-from closeranks.serve.fallbacks import DEGRADED, LocalAnswer
+from closeranks.serve.fallbacks import DEGRADED, LADDER_PATHS, LocalAnswer
 from closeranks.serve.http.head import Headers, Request, end_to_end, first, request_bytes
 from closeranks.serve.http.upstream import Cut
 from closeranks.serve.policies.retry_budget import retry_after_s
@@ -198,10 +198,11 @@ class Exchange:
             self._timer.cancel()
             self._timer = None
         now_s = self._gateway.now_s()
-        course = self.traffic.course(now_s, self.ask)
-        self.story.level = course.level
-        if course.level and not self._degrade(now_s, course.level):
-            return
+        if self._request.path.endswith(LADDER_PATHS):
+            course = self.traffic.course(now_s, self.ask)
+            self.story.level = course.level
+            if course.level and not self._degrade(now_s, course.level):
+                return
         self._relay = self._gateway.relay_for(self._request, self.ask)
         if isinstance(self._relay, CompletionsRelay):
             self._keeper = self._gateway.keeper_for(self._request, self._relay, self._client.send, self.taken_over)

@@ -75,7 +75,7 @@ def gauges(gateway: Gateway) -> Iterator[Gauge]:
     yield "queued", "Requests that wait for their turn.", {}, float(sum(traffic.admission.waiting()))
     yield "concurrency_limit", "Work that is let in at once.", {}, float(traffic.limiter.limit)
     yield "shed_per_second", "Requests that are turned away.", {}, traffic.admission.shed_per_s(now_s)
-    yield "retry_budget_spent", "Share of the budget for repeated work in use.", {}, traffic.budget.spent(now_s)
+    yield "retry_budget_spent", "Share of the budget for repeated work in use.", {}, traffic.budget.used(now_s)
     yield "ladder_level", "0: served in full.", {}, float(traffic.ladder.level)
     yield "degraded_share", "Share of requests served below the full level.", {}, traffic.ladder.degraded_share(now_s)
     for number, level in enumerate(traffic.ladder.levels):

@@ -42,6 +42,8 @@ from closeranks.serve.words import (
 
 SIGNALS_S: Final = 10.0  # what the ladder looks at
 _P99: Final = 0.99
+_BUSY_STEPS: Final = 2  # doublings of the pause
+_FREE_PART: Final = 0.75  # of the retry budget, for free tenants where others are premium
 _STANDARD: Final = 3  # the class whose queue the ladder looks at
 _FAULTS: Final = frozenset({Outcome.BROKEN, Outcome.SLOW, Outcome.UNREACHED, Outcome.BUSY})
 
@@ -89,6 +91,7 @@ class Traffic:
         self.ladder = Ladder(settings.ladder)
         self.dependencies = {one.name: Dependency(one) for one in settings.dependency}
         self.quarantine = Quarantine(settings.redundancy)
+        self._has_premium = any(tenant.premium for tenant in settings.tenant)
         self._lives: dict[int, _Life] = {}
         self._latencies = Durations(SIGNALS_S)
         self._good, self._bad = Tally(SIGNALS_S), Tally(SIGNALS_S)
@@ -165,14 +168,17 @@ class Traffic:
             return Enough(reason="repeating it could do harm", retry_after_s=wait_s)
         if tries >= settings.tries:
             return Enough(reason=f"{tries} attempts have failed", retry_after_s=wait_s)
-        pause_s = 0.0 if kind is Kind.RESUME and tries == 1 else backoff_s(settings, self._random, tries)
+        # Back-pressure does not pass as quickly as one replica's fault is avoided.
+        step = tries + (_BUSY_STEPS if life.last is Outcome.BUSY else 0)
+        pause_s = 0.0 if kind is Kind.RESUME and tries == 1 else backoff_s(settings, self._random, step)
         if wait_s is not None and not self.fleet.others_free(now_s, tried[-1]):
             if wait_s > settings.retry_after_max_s:
                 return Enough(reason=f"the replica asks for {wait_s:g} s", retry_after_s=wait_s)
             pause_s += wait_s
         if now_s + pause_s >= ask.deadline_s:
             return Enough(reason="its deadline would pass before the next attempt", retry_after_s=wait_s)
-        permit = self.budget.take(now_s, kind, ask.cost)
+        part = 1.0 if ask.premium or not self._has_premium else _FREE_PART
+        permit = self.budget.take(now_s, kind, ask.cost, part)
         if permit is None:
             return Enough(reason="the budget for retries is used up", retry_after_s=wait_s)
         self._return_permit(life)

@@ -9,7 +9,7 @@ OVERLOAD_S, END_S = 12.0, 20.0
 
 
 def overloaded():
-    world = World(Replica("a"), Replica("b"))
+    world = World(Replica("a"), Replica("b"), more='[[tenant]]\nname = "gold"\npremium = true\n')
     world.load(0.0, OVERLOAD_S, 0.5 * CAPACITY_PER_S, premium=True, priority=Priority.INTERACTIVE, tenant="gold")
     world.load(0.0, OVERLOAD_S, 1.5 * CAPACITY_PER_S, tenant="free1")
     world.load(0.0, OVERLOAD_S, 1.5 * CAPACITY_PER_S, tenant="free2")

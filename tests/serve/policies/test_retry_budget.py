@@ -20,6 +20,13 @@ def test_a_thousand_simultaneous_failures_get_no_more_retries_than_the_budget_ha
     assert budget.refused == 1000 - FLOOR - 200
 
 
+def test_whoever_may_use_a_part_leaves_the_rest_to_others():
+    budget = RetryBudget(SETTINGS)
+    free = [budget.take(0.0, Kind.RETRY, part=0.5) for _ in range(FLOOR)]
+    premium = [budget.take(0.0, Kind.RETRY) for _ in range(FLOOR)]
+    assert [sum(permit is not None for permit in permits) for permits in (free, premium)] == [5, 5]
+
+
 def test_what_waits_in_its_pause_counts_and_so_does_what_was_given_back_a_moment_ago():
     budget = RetryBudget(SETTINGS)
     permits = [budget.take(0.0, Kind.RETRY) for _ in range(FLOOR)]
@@ -54,6 +61,7 @@ def test_every_stream_of_a_lost_replica_may_be_resumed_and_that_is_gone_for_retr
         budget.began(0.0)
     assert all(budget.take(1.0, Kind.RESUME) for _ in range(500))
     assert budget.take(1.0, Kind.RETRY) is None
+    assert budget.used(1.0) == 500 / (FLOOR + 200)
 
 
 @given(

@@ -24,7 +24,9 @@ _RISE_AT_LEAST: Final = 1 / 240
 _FALL: Final = 1 / 4
 _GRADIENT_MIN: Final = 0.5
 _SMOOTHING: Final = 0.3
+_SEARCH: Final = 1.25
 _DROP: Final = 0.9
+_STEP_LEAST_S: Final = 0.1
 
 
 class LimiterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,7 +34,7 @@ class LimiterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     start: float = 4.0
     least: float = 1.0
-    most: float = 16.0
+    most: float = 32.0
     tolerance: float = 2.0  # times the usual latency that are no sign of overload
     window_s: float = 1.0  # latencies are judged together
     samples: int = 10  # at least so many
@@ -56,6 +58,7 @@ class Limiter:
         self._most_in_flight = 0.0
         self._since_s: float | None = None
         self._dropped_s = float("-inf")
+        self._searching = True  # nothing has spoken against more: the limit grows quickly, as TCP's slow start
 
     def resize(self, capacity: float) -> None:
         """Replicas have come or gone: the limit goes along, what was learned of latency stays."""
@@ -73,9 +76,13 @@ class Limiter:
             self._judge(now_s)
 
     def refused(self, now_s: float, outcome: Outcome) -> None:
-        """A replica said that it has too much to do, or said nothing: less at once, at most one step each window."""
-        if outcome in (Outcome.BUSY, Outcome.SLOW) and now_s >= self._dropped_s + self._settings.window_s:
-            self._dropped_s = now_s
+        """A replica said that it has too much to do, or said nothing: less at once.
+
+        At most one step in the time that an answer takes: what was sent before a step cannot show its effect.
+        """
+        pause_s = max(_STEP_LEAST_S, min(self.usual_s or 0.0, self._settings.window_s))
+        if outcome in (Outcome.BUSY, Outcome.SLOW) and now_s >= self._dropped_s + pause_s:
+            self._dropped_s, self._searching = now_s, False
             self._set(self.limit * _DROP)
 
     def _judge(self, now_s: float) -> None:
@@ -88,10 +95,11 @@ class Limiter:
         self.usual_s += self._way(present_s, lasted_s, most) * (present_s - self.usual_s)
         ratio = self._settings.tolerance * self.usual_s / present_s if present_s > 0 else 1.0
         self.gradient = max(_GRADIENT_MIN, min(1.0, ratio))
+        self._searching = self._searching and self.gradient >= 1
         if most < self.limit / 2 and self.gradient >= 1:
             return  # the limit was not what limited: nothing was learned about it
         wanted = self.limit * self.gradient + math.sqrt(self.limit)
-        self._set(self.limit + _SMOOTHING * (wanted - self.limit))
+        self._set(_SEARCH * self.limit if self._searching else self.limit + _SMOOTHING * (wanted - self.limit))
 
     def _way(self, present_s: float, lasted_s: float, most: float) -> float:
         """How far the usual latency goes towards the present one."""

@@ -77,9 +77,12 @@ class RetryBudget:
         """A request is over."""
         self._in_flight = max(0.0, self._in_flight - cost)
 
-    def take(self, now_s: float, kind: Kind, cost: float = 1.0) -> Permit | None:
-        """One more attempt, if the budget has room for it; it counts from now on."""
-        if self.spent(now_s) + cost > self.allowed(now_s, kind):
+    def take(self, now_s: float, kind: Kind, cost: float = 1.0, part: float = 1.0) -> Permit | None:
+        """One more attempt, if the budget has room for it; it counts from now on.
+
+        Whoever may use only a ``part`` of the budget leaves the rest of it to others.
+        """
+        if self.spent(now_s) + cost > part * self.allowed(now_s, kind):
             self.refused += 1
             return None
         permit = Permit(granted_s=now_s, kind=kind, cost=cost)
@@ -108,6 +111,11 @@ class RetryBudget:
             if permit.over:
                 self._spent -= permit.cost
         return self._spent
+
+    def used(self, now_s: float) -> float:
+        """The share of the budget for retries that is in use; resumes may take it beyond 1."""
+        allowed = self.allowed(now_s, Kind.RETRY)
+        return self.spent(now_s) / allowed if allowed else 0.0
 
 
 def backoff_s(settings: BudgetSettings, random: Random, tries: int) -> float:
