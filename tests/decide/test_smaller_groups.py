@@ -90,7 +90,7 @@ def test_a_run_begins_with_fewer_where_nodes_do_not_come():
     world = world_of(["n0", "n2"], least=2).run()
     assert sizes(world) == [4]
     told = [e.detail for e in world.events(ErrorSeen)]
-    assert told == ["2 of 3 nodes joined, n1 did not within 30 s: the run begins with 4 of 6 seats"]
+    assert told == ["2 of 3 nodes joined, n1 did not within 90 s: the run begins with 4 of 6 seats"]
     assert world.ended.outcome == "completed"
     assert world_of(["n0"], least=2).run().ended.outcome == "failed"
 

@@ -22,7 +22,7 @@ hostile = st.lists(st.sampled_from(SAMPLES) | st.sampled_from(SPICES) | st.binar
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(hostile)
 def test_no_bytes_break_the_diagnosis_and_none_reach_the_terminal_raw(data):
     evidence = gather(data)

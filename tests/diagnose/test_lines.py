@@ -13,7 +13,7 @@ LOG = (
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(st.integers(1, 400))
 def test_how_a_log_is_cut_into_pieces_does_not_matter(piece_bytes):
     assert gather(LOG, piece_bytes=piece_bytes) == gather(LOG)

@@ -43,18 +43,19 @@ def assembling_late(turn: Turn) -> None:
     _start_when_assembled(turn)
     if turn.state.life is not Life.ASSEMBLING:
         return
-    settings, waited_s = turn.state.settings, turn.now_s - turn.state.since_s
+    settings, allowed_s = turn.state.settings, turn.state.settings.deadlines.nodes_s
+    if turn.now_s - turn.state.since_s < allowed_s:
+        return
     fewer = sizing.fewer_seats(turn.state)
-    if fewer and waited_s >= min(settings.node_patience_s, settings.deadlines.nodes_s):
-        detail = (
-            f"{_shortage(turn.state)} within {waited_s:.0f} s: the run begins with {fewer} of {settings.seats} seats"
-        )
+    if fewer:
+        shortage = f"{_shortage(turn.state)} within {allowed_s:g} s"
+        detail = f"{shortage}: the run begins with {fewer} of {settings.seats} seats"
         turn.note(ErrorSeen(detector=Seen.NO_ROOM.value, seat=None, proc=None, detail=detail))
         turn.update(shrunk_to=fewer)
         _start_when_assembled(turn)
-    elif waited_s >= settings.deadlines.nodes_s:
+    else:
         there = ", ".join(sorted(turn.state.nodes, key=rank)) or "none"
-        reason = f"{_shortage(turn.state)} within {settings.deadlines.nodes_s:g} s; there are: {there}"
+        reason = f"{_shortage(turn.state)} within {allowed_s:g} s; there are: {there}"
         endings.fail(turn, 1, f"{reason}; start the missing ones, or ask for fewer with --nnodes")
 
 

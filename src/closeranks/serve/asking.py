@@ -39,6 +39,8 @@ class _Body(msgspec.Struct):
     stream: bool = False
     messages: list[_Message] = []
     prompt: msgspec.Raw = msgspec.Raw()
+    temperature: float | None = None
+    seed: int | None = None
 
 
 _DECODER: Final = msgspec.json.Decoder(_Body)
@@ -83,6 +85,7 @@ class Asker:
             model=body.model,
             stream=body.stream,
             repeatable=_repeatable(request),
+            comparable=body.temperature == 0 or body.seed is not None,
         )
 
     def _session(self, request: Request, body: _Body, tenant: str) -> str:

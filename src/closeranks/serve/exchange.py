@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from closeranks.serve.fallbacks import DEGRADED
+from closeranks.serve.doubles import Candidate, Case
+from closeranks.serve.fallbacks import DEGRADED, LocalAnswer
 from closeranks.serve.http.head import Headers, Request, end_to_end, first, request_bytes
 from closeranks.serve.http.upstream import Cut
 from closeranks.serve.policies.retry_budget import retry_after_s
@@ -153,6 +155,7 @@ class Exchange:
         self._full = False
         self._over = False
         self._keeper: Keeper | None = None
+        self._comparison: asyncio.Task[None] | None = None
         self.story = gateway.story_of(request, ask)
 
     def go_on(self, request: Request, relay: CompletionsRelay, keeper: Keeper, backlog: bytes) -> None:
@@ -216,9 +219,7 @@ class Exchange:
             self.refuse(_UNAVAILABLE, f"the service is at level {settings.name}, which has no answer to this", 5.0)
             return False
         self.traffic.answered(now_s, self.ask)
-        self.story.status, self.story.whole = _OK, True
-        self._close()
-        self._client.answer(_OK, answer.headers, answer.body)
+        self._answer_locally(answer)
         return False
 
     def _waited_too_long(self) -> None:
@@ -411,14 +412,47 @@ class Exchange:
         else:
             self._end_attempt(Outcome.CLIENT_FAULT if status >= _ERROR else Outcome.OK)
             if not self._forwarding:
-                body = b"".join(attempt.held)
-                if status == _OK and not self._degraded:
-                    self._gateway.fallbacks.keep(self._gateway.now_s(), self.ask, self._request, body)
-                self._forward(attempt, len(body))
-                self._client.send(body)
-            elif relay is not None:
+                self._answer_whole(attempt, b"".join(attempt.held))
+                return
+            if relay is not None:
                 self._tell(relay.finale())
             self._finish()
+
+    def _answer_whole(self, attempt: Attempt, body: bytes) -> None:
+        """Give an answer that the client has seen nothing of; a few are compared with another replica's before."""
+        now_s, name = self._gateway.now_s(), attempt.replica.settings.name
+        if attempt.status == _OK:
+            second = self.traffic.doubled(now_s, self.ask, name)
+            if second:
+                case = Case(self._request, self.ask, self.traffic, self.story)
+                settled = functools.partial(self._compared, attempt)
+                self._comparison = self._gateway.doubles.compare(case, Candidate(name, body), second, settled)
+                return
+        self._give(attempt, body)
+
+    def _compared(self, attempt: Attempt, answer: Candidate | None) -> None:
+        self._comparison = None
+        if answer is not None:
+            attempt.replica = self._gateway.replicas[answer.replica]
+            self._give(attempt, answer.body)
+            return
+        safe = self._gateway.fallbacks.safe(self._gateway.clock(), self._request)
+        if safe is None:
+            self.refuse(_BAD_GATEWAY, "replicas differ in their answers, and no two of them agree", None)
+        else:
+            self._answer_locally(safe)
+
+    def _give(self, attempt: Attempt, body: bytes) -> None:
+        if attempt.status == _OK and not self._degraded:
+            self._gateway.fallbacks.keep(self._gateway.now_s(), self.ask, self._request, body)
+        self._forward(attempt, len(body))
+        self._client.send(body)
+        self._finish()
+
+    def _answer_locally(self, answer: LocalAnswer) -> None:
+        self.story.status, self.story.whole = _OK, True
+        self._close()
+        self._client.answer(_OK, answer.headers, answer.body)
 
     def _answered_badly(self, attempt: Attempt, outcome: Outcome) -> None:
         self._end_attempt(outcome)
@@ -555,7 +589,7 @@ class Exchange:
         story = self.story
         story.ended_s, story.sent_bytes = self._gateway.now_s(), self._client.sent_bytes
         story.exactness = self._relay.exactness if self._relay is not None else ""
-        for timer in (self._timer, self._pause):
+        for timer in (self._timer, self._pause, self._comparison):
             if timer is not None:
                 timer.cancel()
         self._gateway.over(self)

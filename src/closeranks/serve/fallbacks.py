@@ -27,7 +27,8 @@ class LocalAnswer(msgspec.Struct, frozen=True):
 class Fallbacks:
     """The levels of one gateway, and the answers that it keeps for them."""
 
-    def __init__(self, levels: Sequence[LevelSettings], limits: CacheLimits) -> None:
+    def __init__(self, levels: Sequence[LevelSettings], limits: CacheLimits, safe_answer: str = "") -> None:
+        self._safe_answer = safe_answer
         self._levels = tuple(levels)
         self._cache = AnswerCache(limits)
         self._keeps = any(level.kind == "cached" for level in levels)
@@ -58,6 +59,19 @@ class Fallbacks:
                 continue
             return _spelled(answer, headers, body)
         return None
+
+    def safe(self, clock: Clock, request: Request) -> LocalAnswer | None:
+        """What is served when replicas differ and no two agree; None if nothing is declared."""
+        body = _object(request.body)
+        if body is None or not self._safe_answer:
+            return None
+        answer = static(body, request.path, self._safe_answer, int(clock.epoch_s))
+        return _spelled(answer, [(DEGRADED, b"safe-answer")], body)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether there is an answer for a cached level."""
+        return self._cache.size_bytes > 0
 
     def keep(self, now_s: float, ask: Ask, request: Request, answer: bytes) -> None:
         """Remember a full answer for a cached level, if there is one and the answer is whole."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from random import Random
 
 from closeranks.serve.asking import IDEMPOTENCY, Asker, BadPriority
+from closeranks.serve.doubles import Doubles
 from closeranks.serve.exchange import Exchange
 from closeranks.serve.fallbacks import Fallbacks
 from closeranks.serve.http.head import Headers, Request, end_to_end
@@ -69,6 +70,7 @@ class Gateway:
         self.traffic = Traffic(settings, self._random, part=part)
         self._asker = Asker(settings)
         self.fallbacks = self._fallbacks(settings)
+        self.doubles = Doubles(self)
         self.replicas = {replica.name: self._replica(replica, settings) for replica in settings.replica}
         self._invariant = all(replica.invariant for replica in settings.replica)
         self._gaps: dict[str, Gaps] = {}
@@ -228,7 +230,8 @@ class Gateway:
         return f"read again: {', '.join(told)}"
 
     def _fallbacks(self, settings: Settings) -> Fallbacks:
-        return Fallbacks([level.settings for level in self.traffic.ladder.levels], settings.cache)
+        levels = [level.settings for level in self.traffic.ladder.levels]
+        return Fallbacks(levels, settings.cache, settings.redundancy.safe_answer)
 
     def _replica(self, replica: ReplicaSettings, settings: Settings) -> Replica:
         context = ssl.create_default_context() if replica.url.startswith("https") else None

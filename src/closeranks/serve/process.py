@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 from closeranks.serve.access_log import AccessLog
 from closeranks.serve.admin import Admin
+from closeranks.serve.exercise import Exerciser
 from closeranks.serve.gateway import Gateway
 from closeranks.serve.metrics import Metrics
 from closeranks.serve.probing import Prober
 from closeranks.serve.settings import Settings, parse
 from closeranks.serve.shared import Shared
 from closeranks.serve.states import gauges
-from closeranks.serve.traces import Traces
+from closeranks.serve.traces import traces
 from closeranks.toml_text import TomlProblem
 
 Say = Callable[[str], None]
@@ -40,7 +41,7 @@ async def run(file: Path, settings: Settings, *, own: Own | None, drain_s: float
     if own is not None:
         gateway.share(Shared(own.page))
     metrics = Metrics(partial(gauges, gateway))
-    gateway.observers = (metrics, Traces())
+    gateway.observers = (metrics, *traces())
     if settings.access_log is not None:
         gateway.observers += (AccessLog(Path(settings.access_log) if settings.access_log else None),)
 
@@ -62,7 +63,9 @@ async def run(file: Path, settings: Settings, *, own: Own | None, drain_s: float
         say(f"{settings.listen.host}:{settings.listen.port}: {error.strerror}; choose another [listen] port")
         return 1
     prober = Prober(gateway, settings.probe)
+    exerciser = Exerciser(gateway)
     prober.start()
+    exerciser.start()
     admin = await _admin(gateway, file, metrics, reload, own)
     if admin is not None:
         say(f"admin API on {admin.where}")
@@ -70,6 +73,7 @@ async def run(file: Path, settings: Settings, *, own: Own | None, drain_s: float
     await asked.wait()
     say(f"draining: {gateway.in_flight} requests get up to {drain_s:g} s")
     prober.close()
+    exerciser.close()
     with contextlib.suppress(asyncio.CancelledError):
         await gateway.drain(drain_s)
     if admin is not None:

@@ -131,19 +131,37 @@ def risks(settings: Settings) -> list[str]:
 def _check(settings: Settings) -> None:
     if not settings.replica:
         raise Misfit(("replica",), "expected at least one [[replica]] with name and url")
-    names = [replica.name for replica in settings.replica]
+    _check_names("replica", [replica.name for replica in settings.replica])
     for index, replica in enumerate(settings.replica):
-        if names.index(replica.name) != index:
-            raise Misfit(("replica", index, "name"), f"{replica.name!r} is there twice; give each a name of its own")
         try:
             Target.of(replica.url)
         except ValueError as error:
             raise Misfit(("replica", index, "url"), str(error)) from None
         if replica.capacity < 1:
             raise Misfit(("replica", index, "capacity"), f"expected from 1, got {replica.capacity}")
+    _check_ladder(settings)
+    for key, named in (("tenant", settings.tenant), ("dependency", settings.dependency)):
+        _check_names(key, [one.name for one in named])
     if not 0 <= settings.listen.port < 2**16:
         raise Misfit(("listen", "port"), f"expected 0 (any free one) to 65535, got {settings.listen.port}")
     if settings.listen.processes < 1:
         raise Misfit(("listen", "processes"), f"expected from 1, got {settings.listen.processes}")
     if bool(settings.listen.tls_cert) != bool(settings.listen.tls_key):
         raise Misfit(("listen", "tls_cert"), "expected tls_cert and tls_key together, got one of them")
+
+
+def _check_ladder(settings: Settings) -> None:
+    tiers = {replica.tier for replica in settings.replica}
+    if "" not in tiers:
+        raise Misfit(("replica", 0, "tier"), "expected at least one replica without a tier: they are the full service")
+    for index, level in enumerate(settings.ladder.level):
+        if level.kind == "model" and level.tier not in tiers:
+            known = ", ".join(sorted(tiers - {""})) or "none"
+            raise Misfit(("ladder", "level", index, "tier"), f"no replica has tier {level.tier!r}; known: {known}")
+    _check_names("ladder.level", [level.name for level in settings.ladder.level])
+
+
+def _check_names(table: str, names: list[str]) -> None:
+    for index, name in enumerate(names):
+        if names.index(name) != index:
+            raise Misfit((*table.split("."), index, "name"), f"{name!r} is there twice; give each a name of its own")

@@ -26,8 +26,13 @@ def ids_of(traceparent: str) -> tuple[str, str]:
     return (match[1], match[2]) if match and int(match[1], 16) and int(match[2], 16) else ("", "")
 
 
+def traces() -> tuple[Traces, ...]:
+    """The observer that makes spans, if the process has an OpenTelemetry provider that wants them."""
+    return () if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider) else (Traces(),)
+
+
 class Traces:
-    """See Observer. Spans go to whatever OpenTelemetry provider the process has; without one this costs nothing."""
+    """See Observer. Spans go to whatever OpenTelemetry provider the process has."""
 
     def __init__(self) -> None:
         self._tracer = trace.get_tracer("closeranks.serve")

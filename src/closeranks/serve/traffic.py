@@ -23,6 +23,7 @@ from closeranks.serve.policies.limiter import Limiter
 from closeranks.serve.policies.redundancy import Quarantine, sampled
 from closeranks.serve.policies.retry_budget import Permit, RetryBudget, backoff_s
 from closeranks.serve.policies.router import Load
+from closeranks.serve.policies.tenants import TenantSettings
 from closeranks.serve.policies.window import Durations, Tally
 from closeranks.serve.settings import Settings
 from closeranks.serve.words import (
@@ -58,6 +59,7 @@ class _Life(msgspec.Struct):
     permit: Permit | None = None
     tickets: dict[str, Ticket] = {}
     retry_after_s: float | None = None
+    beside: frozenset[str] = frozenset()  # replicas that execute it for a comparison
 
 
 class Traffic:
@@ -82,7 +84,7 @@ class Traffic:
         self.budget = RetryBudget(settings.budget, part=part)
         capacity = part * sum(load.capacity for _, load in loads if not load.standby)
         self.limiter = Limiter(settings.limiter, capacity)
-        tenants = tuple(msgspec.structs.replace(tenant, per_s=tenant.per_s * part) for tenant in settings.tenant)
+        tenants = tuple(_part_of(tenant, part) for tenant in settings.tenant)
         self.admission = Admission(settings.admission, tenants, self.limiter.limit)
         self.ladder = Ladder(settings.ladder)
         self.dependencies = {one.name: Dependency(one) for one in settings.dependency}
@@ -123,7 +125,9 @@ class Traffic:
         if kind is Kind.FIRST and not life.sent:
             self.budget.began(now_s, ask.cost)
         life.sent = True
-        life.tickets = {**life.tickets, replica: self.fleet.begin(now_s, replica, ask.cost)}
+        if kind is Kind.DOUBLE:
+            life.beside |= {replica}
+        life.tickets[replica] = self.fleet.begin(now_s, replica, ask.cost)
 
     def heard(self, now_s: float, ask: Ask, replica: str) -> None:
         """The replica has begun to answer this request."""
@@ -140,7 +144,10 @@ class Traffic:
     def ended(self, now_s: float, ask: Ask, replica: str, outcome: Outcome, retry_after_s: float | None = None) -> None:
         """An attempt is over; ``retry_after_s`` is what the replica asks for if it is busy."""
         life = self._life(now_s, ask)
-        life.last, life.retry_after_s = outcome, retry_after_s
+        if replica in life.beside:
+            life.beside -= {replica}
+        else:
+            life.last, life.retry_after_s = outcome, retry_after_s
         ticket = life.tickets.pop(replica, None)
         if ticket is not None:
             self.fleet.end(now_s, replica, ticket, outcome, ask.cost)
@@ -252,7 +259,7 @@ class Traffic:
 
     def doubled(self, now_s: float, ask: Ask, replica: str) -> str:
         """The replica that executes this request, too; empty: it is not compared."""
-        if not ask.repeatable or ask.stream or not sampled(self._settings.redundancy, self._random):
+        if not ask.comparable or ask.stream or not sampled(self._settings.redundancy, self._random):
             return ""
         placed = self.fleet.place(now_s, Question(tier=self._level(ask).tier, tried=(replica,), probes=False))
         if isinstance(placed, Nowhere) or placed.replica == replica:
@@ -287,3 +294,10 @@ class Traffic:
     def force_level(self, now_s: float, level: int | None) -> Moved | None:
         """See ``Ladder.force``."""
         return self.ladder.force(now_s, level)
+
+
+def _part_of(tenant: TenantSettings, part: float) -> TenantSettings:
+    """One process's part of a quota; never less than one request, or nothing would ever pass."""
+    burst = max(1.0, tenant.burst * part) if tenant.burst else 0.0
+    in_flight = max(1.0, tenant.in_flight * part)
+    return msgspec.structs.replace(tenant, per_s=tenant.per_s * part, burst=burst, in_flight=in_flight)

@@ -54,6 +54,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     stream: bool = False
     repeatable: bool = True  # doing it twice does no harm: an answer can be asked for again
+    comparable: bool = False  # it has one right answer, so that two replicas can be compared
     cost: float = 1.0  # of the work, in the units of a replica's capacity
 
 

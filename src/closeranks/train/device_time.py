@@ -51,10 +51,11 @@ class DeviceTime:
 
 def in_use() -> bool:
     """Whether this process works on an accelerator whose stream can be marked now. Asking begins nothing there."""
-    return torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing()
+    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return initialized and not torch.cuda.is_current_stream_capturing()
 
 
 def _mark() -> Any:
-    mark = torch.cuda.Event(enable_timing=True)
+    mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     mark.record()
     return mark

@@ -57,6 +57,16 @@ def test_a_probe_that_fails_opens_it_for_twice_as_long_up_to_a_bound():
     assert lengths == [5.0, 10.0, 20.0, 20.0]
 
 
+def test_one_that_opens_again_soon_after_it_closed_stays_open_for_longer():
+    breaker = opened()
+    breaker.end(5.0, breaker.begin(5.0), Outcome.OK)
+    for now_s, length_s in ((14.0, 10.0), (60.0, 5.0)):
+        for _ in range(3):
+            breaker.end(now_s, breaker.begin(now_s), Outcome.BROKEN)
+        assert breaker.retry_after_s(now_s) == length_s
+        breaker.end(now_s + length_s, breaker.begin(now_s + length_s), Outcome.OK)
+
+
 def test_a_lost_probe_wedges_nothing_and_its_late_answer_changes_nothing():
     breaker = opened()
     lost = breaker.begin(5.0)
@@ -98,7 +108,7 @@ def test_faults_from_before_it_closed_cannot_open_it_again():
 
 def test_the_first_byte_of_a_probe_closes_and_its_later_cut_still_counts():
     breaker = opened()
-    ticket = breaker.heard(breaker.begin(5.0))
+    ticket = breaker.heard(5.0, breaker.begin(5.0))
     assert breaker.state is State.CLOSED
     for _ in range(2):
         breaker.end(6.0, breaker.begin(6.0), Outcome.BROKEN)

@@ -135,6 +135,7 @@ def test_levels_are_unverified_until_exercises_have_met_their_own_target():
     assert 2 in one.due(601.0)
     one.exercised(601.0, 2, None)
     assert not one.levels[2].verified
+    assert (2 in one.due(630.0), 2 in one.due(631.0)) == (False, True)
 
 
 def test_the_share_served_with_less_and_the_difference_are_numbers():

@@ -14,6 +14,7 @@ HOP_BY_HOP: Final = frozenset(
     {b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te"}
     | {b"trailer", b"transfer-encoding", b"upgrade", b"content-length"}
 )
+_USUAL: Final = frozenset({b"keep-alive", b"close", b"Keep-Alive", b"Close"})  # values that name no header
 _REASONS: Final = {
     200: b"OK",
     202: b"Accepted",
@@ -66,29 +67,40 @@ def first(headers: Headers, name: bytes) -> bytes | None:
     return None
 
 
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"host"})
+
+
 def objection(headers: Headers) -> str:
     """Why the length of a message is in doubt, so that two parsers could see two requests; empty if it is not.
 
     Source: RFC 9112, 6.3 (message body length) and 11.2 (request smuggling).
     """
-    lengths = [value for name, value in headers if name == b"content-length"]
-    codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
-    if lengths and codings:
-        return "content-length beside transfer-encoding"
-    if len(lengths) > 1 or any(not value.strip().isdigit() for value in lengths):
-        return "expected one content-length of digits"
-    if codings and codings != [b"chunked"]:
-        return "expected no transfer-encoding but chunked"
-    if sum(name == b"host" for name, _ in headers) > 1:
-        return "expected one host"
-    return ""
+    length: bytes | None = None
+    coded = hosted = False
+    for name, value in headers:
+        if name not in _FRAMING:
+            continue
+        if name == b"content-length":
+            if length is not None or not value.strip().isdigit():
+                return "expected one content-length of digits"
+            length = value
+        elif name == b"host":
+            if hosted:
+                return "expected one host"
+            hosted = True
+        elif coded or value.strip().lower() != b"chunked":
+            return "expected no transfer-encoding but chunked"
+        else:
+            coded = True
+    return "content-length beside transfer-encoding" if coded and length is not None else ""
 
 
 def end_to_end(headers: Headers) -> Headers:
     """The headers that go on to the next hop."""
-    values = [value for name, value in headers if name == b"connection"]
-    named = {token.strip().lower() for value in values for token in value.split(b",")}
-    dropped = HOP_BY_HOP | named
+    dropped = HOP_BY_HOP
+    for name, value in headers:
+        if name == b"connection" and value not in _USUAL:
+            dropped |= {token.strip().lower() for token in value.split(b",")}
     return [header for header in headers if header[0] not in dropped]
 
 

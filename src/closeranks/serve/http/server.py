@@ -68,6 +68,7 @@ class ClientConnection(asyncio.Protocol):
         self.expires_s = front.now_s() + front.limits.header_s  # looked at by ``Sweeper``
         self._draining = False
         self.sent_bytes = 0  # of the body of the answer
+        self._head = b""  # of the answer, until there is something to send with it
 
     # --- transport --------------------------------------------------------------------------------------------
 
@@ -228,19 +229,28 @@ class ClientConnection(asyncio.Protocol):
             head.append((b"connection", b"close"))
         elif not request.chunked_allowed:
             head.append((b"connection", b"keep-alive"))
-        self.transport.write(response_head(status, head, reason))
+        self._head = response_head(status, head, reason)
+        if length is None:  # it may be long until there is something to send with it
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        head, self._head = self._head, b""
+        if head and not self.transport.is_closing():
+            self.transport.write(head)
 
     def send(self, data: bytes) -> None:
         """A part of the body, written at once."""
         if self._request is None or not data or self._request.method == b"HEAD":
             return
         self.sent_bytes += len(data)
-        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        head, self._head = self._head, b""  # with the data: one packet, and one call
+        self.transport.write(b"%b%x\r\n%b\r\n" % (head, len(data), data) if self._chunked else head + data)
 
     def finish(self) -> None:
         """The answer is complete; the next request begins."""
         if self._request is None:
             return
+        self._flush()
         if self._chunked:
             self.transport.write(b"0\r\n\r\n")
         self._request = self._exchange = None

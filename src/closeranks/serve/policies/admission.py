@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from closeranks.serve.policies.bounds import positive, within
 from closeranks.serve.policies.tenants import Quota, TenantSettings, seconds_up
 from closeranks.serve.policies.window import Tally
 from closeranks.serve.words import NEVER_S, Admitted, Ask, Priority, Shed, Waits
@@ -36,6 +37,10 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     wait_s: float = 5.0  # at most
     tenant_header: str = "x-tenant"
     priority_header: str = "x-priority"
+
+    def __post_init__(self) -> None:
+        positive(self, "wait_s")
+        within(self, 0, 1e6, "queue")
 
 
 def rank(ask: Ask) -> int:

@@ -11,7 +11,7 @@ Hashing with Bounded Loads", SODA 2018 (the bound: 1 + epsilon times the average
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Final
 
@@ -30,12 +30,16 @@ class Ring:
         points.sort()
         self._hashes = [point for point, _ in points]
         self._names = [name for _, name in points]
+        self._orders: dict[int, tuple[str, ...]] = {}  # by place on the ring, as they are asked for
 
-    def walk(self, session: str) -> Iterator[str]:
-        """The replicas, in the order in which this session would have them; some more than once."""
+    def order(self, session: str) -> tuple[str, ...]:
+        """The replicas, in the order in which this session would have them."""
         start = bisect_right(self._hashes, _hash(session.encode()))
-        yield from self._names[start:]
-        yield from self._names[:start]
+        order = self._orders.get(start)
+        if order is None:
+            order = tuple(dict.fromkeys([*self._names[start:], *self._names[:start]]))
+            self._orders[start] = order
+        return order
 
 
 def _hash(data: bytes) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from closeranks.serve.policies.affinity import digest
+from closeranks.serve.policies.bounds import within
 
 _NOT_ASKED: Final = frozenset({"stream", "stream_options", "user", "metadata", "store", "safety_identifier"})
 
@@ -18,6 +19,9 @@ class CacheLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     bytes: int = 64 * 2**20
     answer_bytes: int = 256 * 1024  # a larger one is not kept
+
+    def __post_init__(self) -> None:
+        within(self, 0, 2**40, "bytes", "answer_bytes")
 
 
 class Kept(msgspec.Struct, frozen=True):

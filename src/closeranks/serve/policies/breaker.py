@@ -8,6 +8,9 @@ HALF_OPEN --it fails------------------------------------------> OPEN, for twice 
 HALF_OPEN --nothing is heard of it until its lease ends-------> as OPEN whose time is over
 ```
 
+One that opens again within ``window_s`` of closing stays open for twice as long, too: half of what is broken often
+passes a probe.
+
 Every change has a number of its own, the epoch, and every request carries the epoch under which it went out. An
 outcome counts only in its own epoch: what was begun before the breaker opened says nothing about the time after.
 
@@ -22,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from closeranks.serve.policies.bounds import positive, within
 from closeranks.serve.policies.window import Tally
 from closeranks.serve.words import Outcome
 
@@ -64,6 +68,10 @@ class BreakerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     open_max_s: float = 60.0
     lease_s: float = 30.0  # how long the one probe may take
 
+    def __post_init__(self) -> None:
+        positive(self, "in_a_row", "least", "window_s", "open_s", "open_max_s", "lease_s", "share")
+        within(self, 0, 1, "share")
+
 
 class Ticket(msgspec.Struct, frozen=True):
     """Goes out with a request and comes back with its outcome."""
@@ -87,6 +95,7 @@ class Breaker:
         self.opened_s = 0.0  # when it opened last
         self._until_s = 0.0  # of the opening, or of the lease
         self._open_s = settings.open_s
+        self._closed_s = float("-inf")
 
     def blocks(self, now_s: float) -> bool:
         """Whether no request may go out, not even as a probe."""
@@ -114,14 +123,14 @@ class Breaker:
             return Ticket(self.epoch, leased=True)
         return Ticket(-1)  # sent in spite of the breaker: its outcome is not evidence
 
-    def heard(self, ticket: Ticket) -> Ticket:
+    def heard(self, now_s: float, ticket: Ticket) -> Ticket:
         """The answer has begun, and well: enough for a probe. The ticket for the rest of it.
 
         A stream may take minutes; nobody else should wait for its end.
         """
         if self.state is not State.HALF_OPEN or ticket.epoch != self.epoch:
             return ticket
-        self._close()
+        self._close(now_s)
         return Ticket(self.epoch)
 
     def end(self, now_s: float, ticket: Ticket, outcome: Outcome) -> bool:
@@ -155,7 +164,7 @@ class Breaker:
     def reset(self) -> None:
         """Close: somebody has made sure that all is well."""
         if self.state is not State.CLOSED:
-            self._close()
+            self._close(float("-inf"))
 
     def _judge(self, now_s: float) -> bool:
         settings = self._settings
@@ -170,9 +179,8 @@ class Breaker:
 
     def _probed(self, now_s: float, verdict: Verdict, outcome: Outcome) -> bool:
         if verdict is Verdict.WELL:
-            self._close()
+            self._close(now_s)
         elif verdict is Verdict.FAULT:
-            self._open_s = min(2 * self._open_s, self._settings.open_max_s)
             self._open(now_s, f"the probe was {outcome}")
             return True
         else:  # the probe said nothing: the next request is one
@@ -181,13 +189,16 @@ class Breaker:
         return False
 
     def _open(self, now_s: float, reason: str) -> None:
+        settings = self._settings
+        soon = self.state is State.HALF_OPEN or now_s < self._closed_s + settings.window_s
+        self._open_s = min(2 * self._open_s, settings.open_max_s) if soon else settings.open_s
         self.state, self.reason = State.OPEN, reason
         self.epoch += 1
         self.opened, self.opened_s = self.opened + 1, now_s
         self._until_s = now_s + self._open_s
 
-    def _close(self) -> None:
+    def _close(self, now_s: float) -> None:
         settings = self._settings
-        self.state, self._in_a_row, self._open_s = State.CLOSED, 0, settings.open_s
+        self.state, self._in_a_row, self._closed_s = State.CLOSED, 0, now_s
         self.epoch += 1
         self._good, self._bad = Tally(settings.window_s), Tally(settings.window_s)

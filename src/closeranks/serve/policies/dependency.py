@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from closeranks.serve.policies.bounds import positive
 from closeranks.serve.policies.breaker import Breaker, BreakerSettings, Ticket
 from closeranks.serve.policies.window import Durations
 from closeranks.serve.words import Outcome
@@ -21,6 +22,9 @@ class DependencySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     slow_s: float = 0.1  # an answer that took longer is a failure
     window_s: float = 10.0
     breaker: BreakerSettings = BreakerSettings()
+
+    def __post_init__(self) -> None:
+        positive(self, "slow_s", "window_s")
 
 
 class Dependency:

@@ -21,6 +21,7 @@ from closeranks.serve.words import Nowhere, Outcome, Placed
 PANIC_OPEN_S: Final = 1.0
 _BUSY_S: Final = 0.5  # a replica that says no more than that it is busy is left alone for so long
 _OUT_S: Final = 5.0
+_NO_DOMAINS: Final[frozenset[str]] = frozenset()
 _AT_BEST, _DOUBTFUL, _BUSY, _TRIED, _DOWN, _LAST = range(6)
 
 
@@ -67,6 +68,21 @@ class Fleet:
     def place(self, now_s: float, question: Question) -> Placed | Nowhere:
         """The replica for an attempt."""
         members = self._tiers.get(question.tier, ())
+        tried = question.tried
+        well = [
+            member.load
+            for member in members
+            if member.judge.spotless
+            and member.breaker.state is State.CLOSED
+            and not member.out
+            and member.busy_until_s <= now_s
+            and member.load.name not in tried
+        ]
+        if len(well) + len(tried) == len(members) and well:  # nothing speaks against any of them
+            return self._placed(question, well, "")
+        return self._place_with_care(now_s, question, members)
+
+    def _place_with_care(self, now_s: float, question: Question, members: Sequence[Member]) -> Placed | Nowhere:
         ranked: list[list[Load]] = [[] for _ in range(_LAST + 1)]
         probes: list[Load] = []
         for member in members:
@@ -79,9 +95,8 @@ class Fleet:
                 probes.append(member.load)
         if probes and question.probes and not question.tried:
             return self._placed(question, probes, "probe of its breaker")
-        panics = self.panics(now_s, question.tier)
         for grade, loads in enumerate(ranked):
-            if loads and (grade != _DOWN or panics):
+            if loads and (grade != _DOWN or self.panics(now_s, question.tier)):
                 return self._placed(question, loads, "panic: its checks fail" if grade == _DOWN else "")
         return self._at_worst(now_s, question, members, probes)
 
@@ -118,7 +133,7 @@ class Fleet:
         """It has begun to answer; the ticket for the rest."""
         member = self.members[replica]
         member.judge.heard(now_s)
-        return member.breaker.heard(ticket)
+        return member.breaker.heard(now_s, ticket)
 
     def end(self, now_s: float, replica: str, ticket: Ticket, outcome: Outcome, cost: float = 1.0) -> bool:
         """An attempt is over; whether this has opened the replica's breaker."""
@@ -166,7 +181,9 @@ class Fleet:
         return _AT_BEST if grade is Grade.UP else _DOUBTFUL
 
     def _placed(self, question: Question, loads: list[Load], reason: str) -> Placed:
-        domains = frozenset(self.members[name].load.domain for name in question.tried) - {""}
+        domains = _NO_DOMAINS
+        if question.tried:
+            domains = frozenset(self.members[name].load.domain for name in question.tried) - {""}
         choice = self._routers[question.tier].choose(loads, question.session, domains)
         return Placed(replica=choice.load.name, reason=reason or choice.reason)
 

@@ -18,6 +18,7 @@ from enum import StrEnum
 
 import msgspec
 
+from closeranks.serve.policies.bounds import positive, within
 from closeranks.serve.words import Outcome
 
 
@@ -56,6 +57,10 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     busy_max: int = 20  # checks in a row that a replica may miss because it is busy
     doubt_s: float = 5.0  # how long doubt lasts where no check can end it
 
+    def __post_init__(self) -> None:
+        positive(self, "interval_s", "timeout_s", "fall", "rise")
+        within(self, 0, 1e6, "busy_max", "doubt_s")
+
 
 class Standing(msgspec.Struct, frozen=True):
     """The judgement, and what it rests on."""
@@ -84,6 +89,7 @@ class Judge:
         self._heard_s = float("-inf")
         self._doubt = ""
         self._doubt_s = 0.0
+        self.spotless = True  # neither down nor in doubt: what nearly every request finds
 
     # --- checks -----------------------------------------------------------------------------------------------------
 
@@ -114,6 +120,7 @@ class Judge:
             row.busy += 1
         else:
             self._failed(now_s, row, f"{check}: {detail or finding}")
+        self._look()
         return bool(before) != bool(row.down)
 
     def _is_busy(self, row: _Row, began_s: float | None) -> bool:
@@ -138,17 +145,22 @@ class Judge:
     def heard(self, now_s: float) -> None:
         """It has sent something to somebody."""
         self._heard_s = now_s
-        self._doubt = ""
+        if self._doubt:
+            self._doubt = ""
+            self._look()
 
     def outcome(self, now_s: float, outcome: Outcome) -> None:
         """An attempt has ended."""
         if outcome in (Outcome.SLOW, Outcome.UNREACHED, Outcome.BROKEN):
             self._doubt, self._doubt_s = f"a request was {outcome}", now_s
+            self.spotless = False
 
     # --- the judgement ----------------------------------------------------------------------------------------------
 
     def grade(self, now_s: float) -> Grade:
         """How far it is trusted."""
+        if self.spotless:
+            return Grade.UP
         for row in self._rows.values():
             if row.down:
                 return Grade.DOWN
@@ -156,8 +168,12 @@ class Judge:
             return Grade.UP
         if not self._checked() and now_s >= self._doubt_s + self._settings.doubt_s:
             self._doubt = ""
+            self._look()
             return Grade.UP
         return Grade.DOUBTFUL
+
+    def _look(self) -> None:
+        self.spotless = not self._doubt and not any(row.down for row in self._rows.values())
 
     def _checked(self) -> bool:
         return Check.KNOWN_ANSWER in self._rows or Check.READINESS in self._rows

@@ -10,6 +10,8 @@ from enum import Enum
 
 import msgspec
 
+from closeranks.serve.policies.bounds import within
+
 
 class Wish(Enum):
     """What the signals ask for."""
@@ -25,6 +27,9 @@ class HysteresisSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     worse_s: float = 3.0
     better_s: float = 30.0
     dwell_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        within(self, 0, 1e9, "worse_s", "better_s", "dwell_s")
 
 
 class Hysteresis:

@@ -16,11 +16,13 @@ from typing import Final, Literal
 
 import msgspec
 
+from closeranks.serve.policies.bounds import positive, within
 from closeranks.serve.policies.hysteresis import Hysteresis, HysteresisSettings, Wish
 from closeranks.serve.policies.window import Tally
 
 SHARE_WINDOW_S: Final = 300.0
 _TRIAL_LEASE_S: Final = 60.0
+_UNVERIFIED_OFTENER: Final = 20  # times as often as the schedule says
 
 
 class LevelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,6 +40,11 @@ class LevelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     p99_s: float = 0.0  # its own target; 0: that of the ladder
     age_s: float = 3600.0  # of a cached answer, at most
 
+    def __post_init__(self) -> None:
+        within(self, 0, 1e9, "messages", "max_tokens", "results", "p99_s", "age_s")
+        if (self.kind == "static") != bool(self.answer):
+            raise ValueError('answer: expected one with kind "static", and with no other')
+
 
 class LadderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[ladder]``. A limit of 0 is none."""
@@ -51,6 +58,11 @@ class LadderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     passes: int = 3  # trials in a row that open the way up, and exercises that verify a level
     exercise_s: float = 600.0
     level: tuple[LevelSettings, ...] = ()
+
+    def __post_init__(self) -> None:
+        within(self, 0, 1e9, "p99_s", "queue_s", "dependency_s")
+        within(self, 0, 1, "error_rate", "margin")
+        positive(self, "passes", "exercise_s")
 
 
 class Signals(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +88,9 @@ class Course(msgspec.Struct, frozen=True):
     level: int
     trial: bool = False
     reason: str = ""  # why not in full
+
+
+_IN_FULL: Final = Course(0)
 
 
 class LevelState(msgspec.Struct):
@@ -153,6 +168,8 @@ class Ladder:
 
     def course(self, now_s: float, able: Callable[[LevelSettings], bool]) -> Course:
         """How the next request is served; ``able`` tells whether a level can serve at all at the moment."""
+        if len(self.levels) == 1:
+            return _IN_FULL
         if self.forced is not None:
             return Course(self.forced, reason="forced by the operator")
         if self._open and now_s >= self._trial_until_s and able(self.levels[self.level - 1].settings):
@@ -196,12 +213,15 @@ class Ladder:
 
     def due(self, now_s: float) -> tuple[int, ...]:
         """The levels that are to be exercised now, by a request of the gateway's own."""
-        before_s = now_s - self._settings.exercise_s
         return tuple(
-            number
-            for number, state in enumerate(self.levels)
-            if number != self.level and (state.exercised_s <= before_s or 0 < state.met < self._settings.passes)
+            number for number, state in enumerate(self.levels) if number != self.level and self._is_due(now_s, state)
         )
+
+    def _is_due(self, now_s: float, state: LevelState) -> bool:
+        if 0 < state.met < self._settings.passes:
+            return True  # it is about to be verified
+        pause_s = self._settings.exercise_s / (1 if state.verified else _UNVERIFIED_OFTENER)
+        return now_s >= state.exercised_s + pause_s
 
     def exercised(self, now_s: float, level: int, latency_s: float | None) -> None:
         """An exercise was answered after ``latency_s``; None: it was not."""

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from closeranks.serve.policies.bounds import positive, within
 from closeranks.serve.words import Outcome
 
 _RISE: Final = 1 / 60  # of the usual latency's way to the present one, for each second
@@ -35,6 +36,10 @@ class LimiterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     tolerance: float = 2.0  # times the usual latency that are no sign of overload
     window_s: float = 1.0  # latencies are judged together
     samples: int = 10  # at least so many
+
+    def __post_init__(self) -> None:
+        positive(self, "start", "least", "most", "window_s", "samples")
+        within(self, 1, 1e6, "tolerance")
 
 
 class Limiter:

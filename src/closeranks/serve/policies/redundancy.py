@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from closeranks.serve.policies.affinity import digest
+from closeranks.serve.policies.bounds import positive, within
 
 
 class RedundancySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,6 +25,10 @@ class RedundancySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     share: float = 0.0  # of the requests that can be compared
     safe_answer: str = ""  # what is served when no two replicas agree; empty: an error
     passes: int = 3  # known answers in a row that end a quarantine
+
+    def __post_init__(self) -> None:
+        within(self, 0, 1, "share")
+        positive(self, "passes")
 
 
 class Agreed(msgspec.Struct, frozen=True):

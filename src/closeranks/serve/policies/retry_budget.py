@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from closeranks.serve.policies.bounds import positive, within
 from closeranks.serve.policies.window import Tally
 from closeranks.serve.words import Kind
 
@@ -37,6 +38,12 @@ class BudgetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     backoff_s: float = 0.025  # the longest pause before the second attempt; it doubles
     backoff_max_s: float = 2.0
     retry_after_max_s: float = 30.0  # a replica that asks for more is not waited for
+
+    def __post_init__(self) -> None:
+        within(self, 0, 1, "share")
+        within(self, 0, 4, "resume_share")
+        within(self, 0, 1e6, "floor_per_s", "backoff_s", "backoff_max_s", "retry_after_max_s")
+        positive(self, "window_s", "tries")
 
 
 class Permit(msgspec.Struct):

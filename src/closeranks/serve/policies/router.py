@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from closeranks.serve.policies.affinity import Ring
+from closeranks.serve.policies.bounds import within
 
 
 class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,6 +26,10 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     session_prefix: bool = True  # a conversation without either is known by how it began
     balance: float = 1.25  # a session moves on when its replica has this many times the average load
     panic_share: float = 0.5  # if fewer replicas than this are well, those that are not are asked, too
+
+    def __post_init__(self) -> None:
+        within(self, 1, 1e6, "balance")
+        within(self, 0, 1, "panic_share")
 
 
 class Load(msgspec.Struct, kw_only=True):
@@ -71,16 +76,19 @@ class Router:
         return choice
 
     def _by_session(self, candidates: Sequence[Load], session: str) -> Choice | None:
-        total = sum(load.outstanding for load in candidates) + 1
-        each = self._settings.balance * total / sum(load.capacity for load in candidates)
-        by_name = {load.name: load for load in candidates}
+        outstanding, capacity, by_name = 1.0, 0.0, {}
+        for load in candidates:
+            outstanding += load.outstanding
+            capacity += load.capacity
+            by_name[load.name] = load
+        each = self._settings.balance * outstanding / capacity
         first = True
-        for name in self._ring.walk(session):
-            load = by_name.get(name)
-            if load is None:
+        for name in self._ring.order(session):
+            candidate = by_name.get(name)
+            if candidate is None:
                 continue
-            if load.outstanding < math.ceil(each * load.capacity):
-                return Choice(load, "session" if first else "session moved")
+            if candidate.outstanding < math.ceil(each * candidate.capacity):
+                return Choice(candidate, "session" if first else "session moved")
             first = False
         return None
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
+from closeranks.serve.policies.bounds import positive, within
 from closeranks.serve.words import NEVER_S
+
+_SHA256: Final = re.compile("[0-9a-fA-F]{64}")
 
 
 class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -23,6 +27,12 @@ class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     per_s: float = NEVER_S  # requests
     burst: float = 0.0  # requests at once beyond that; 0: what one second allows, at least 1
     in_flight: float = NEVER_S  # requests
+
+    def __post_init__(self) -> None:
+        positive(self, "weight", "per_s", "in_flight")
+        within(self, 0, NEVER_S, "burst")
+        if any(not _SHA256.fullmatch(key) for key in self.keys_sha256):
+            raise ValueError("keys_sha256: expected 64 hexadecimal digits each: what sha256sum prints of a key")
 
 
 class Quota:
