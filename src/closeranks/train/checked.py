@@ -35,14 +35,18 @@ def checked_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def wrong_columns(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> int:
-    """How many columns of ``c`` are not those of ``a @ b``; the sums are taken in single precision."""
-    sums = a.sum(0, dtype=torch.float32)
-    expected = sums @ b.float()
-    residual = (c.sum(0, dtype=torch.float32) - expected).abs()
+    """How many columns of ``c`` are not those of ``a @ b``; the sums are taken in the next wider type."""
+    residual = checksum_difference(a, b, c)
     size = torch.linalg.vector_norm(c, dim=0, dtype=torch.float32)
     # One wild element makes the norm overflow, and anything is small beside that.
     within = (residual <= abft.limit(str(c.dtype).removeprefix("torch.")) * size) & size.isfinite()
     return c.shape[1] - int(within.sum())
+
+
+def checksum_difference(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """By column: how far the sum of ``c`` is from the product of the column sums of ``a`` with ``b``."""
+    wider = torch.float64 if c.dtype is torch.float32 else torch.float32
+    return (c.sum(0, dtype=wider) - a.sum(0, dtype=wider) @ b.to(wider)).abs()
 
 
 class _Checked(torch.autograd.Function):
