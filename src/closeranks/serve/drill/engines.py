@@ -51,7 +51,7 @@ def sse(value: object) -> bytes:
 
 
 class Engine:
-    """One replica, as a script. ``breaks``: what happens after so many tokens of its first stream; ``always``: of all."""
+    """A replica, as a script. ``breaks``: what happens after so many tokens of its first stream; ``always``: of all."""
 
     def __init__(
         self,
