@@ -244,7 +244,10 @@ DEVICE_OUT_OF_MEMORY: Final = Fault(
     manifestation=Manifestation.CRASH,
     scope=Scope.JOB,
     summary="The memory of an accelerator was exhausted.",
-    advice="Use a smaller micro-batch with more accumulation, checkpoint activations, or look for another user of it.",
+    advice=(
+        "Use a smaller micro-batch with more accumulation (by itself: step.micro_batches(job.accumulation(1)), see "
+        "docs/recovery.md), checkpoint activations, or look for another user of it."
+    ),
 )
 OOM_KILL: Final = Fault(
     name="out-of-memory kill",

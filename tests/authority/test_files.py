@@ -15,6 +15,7 @@ from closeranks.checkpoint.problems import StoreProblem
 from closeranks.checkpoint.stores import retry
 from closeranks.checkpoint.stores.memory import MemoryStore
 from closeranks.checkpoint.stores.opening import open_store
+from closeranks.decide.retry_budget import Backoff
 
 
 def test_a_sqlite_register_is_its_owners_alone(tmp_path):
@@ -99,7 +100,7 @@ def test_what_a_killed_writer_left_behind_is_deleted_by_the_next(monkeypatch):
 
 
 def test_a_create_whose_answer_was_lost_is_known_as_ours(monkeypatch):
-    monkeypatch.setattr(retry, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(retry, "BACKOFF", Backoff(first_s=0.001))
     store = HookedStore(MemoryStore())
     answers = iter([StoreProblem("the line went dead", transient=True, doubtful=True)])
 

@@ -1,11 +1,20 @@
 import gzip
 import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import closeranks
 from closeranks.cli.main import app_for
+from closeranks.decide.node_records import Failed
 from closeranks.gather import sources
+from closeranks.run.node_history import NodeHistory
+from real_run import eventually
 
 FULL = 'Traceback (most recent call last):\n  File "train.py", line 3\nOSError: [Errno 28] No space left on device\n'
 
@@ -60,6 +69,17 @@ def test_a_kernel_log_turns_a_kill_into_a_lack_of_memory(tmp_path):
     assert "VERDICT: out-of-memory kill" in invoke(log, "--kernel-log", tmp_path / "k.txt").stdout
 
 
+def test_what_struck_a_node_before_makes_a_passing_fault_a_lasting_one(tmp_path):
+    log, past = tmp_path / "node7.log", tmp_path / "nodes.jsonl"
+    log.write_text("mlx5_core 0000:3b:00.0 eth0: Link is Down\n")
+    assert "transient" in invoke(log, "--node-history", past).stdout
+    history = NodeHistory(past)
+    for incident in range(3):
+        failed = Failed(host="node7", wall_s=1.0 + incident, run="r", incident=incident, fault="network loss")
+        history.add(failed)
+    assert "permanent" in invoke(log, "--node-history", past).stdout
+
+
 def test_packed_logs_and_recordings_are_read(tmp_path):
     from tests.gather.test_dumps import RECORDINGS
 
@@ -94,6 +114,43 @@ def test_an_interrupt_ends_without_a_verdict_and_without_a_traceback(job, monkey
     done = invoke(job)
     assert done.exit_code == 130
     assert "interrupted; no verdict" in done.stderr
+
+
+def _when_read(pipe):
+    """The writing end, once somebody reads."""
+    ends = []
+
+    def opened():
+        try:
+            ends.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:  # nobody reads yet
+            return False
+        return True
+
+    assert eventually(opened, within_s=60)
+    return ends[0]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_pipe_is_read_and_ctrl_c_ends_the_waiting_for_it(tmp_path, interrupted):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-c", "from closeranks.cli.main import main; main()", "diagnose", str(pipe)]
+    environment = os.environ | {"PYTHONPATH": str(Path(closeranks.__file__).parents[1])}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        writer = _when_read(pipe)
+        os.write(writer, FULL.encode())
+        if interrupted:
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=60)
+        os.close(writer)
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == (130 if interrupted else 0)
+    assert "Traceback" not in stderr
+    assert stdout.startswith("" if interrupted else "VERDICT: disk full")
 
 
 def test_too_many_files_are_refused(job, monkeypatch):

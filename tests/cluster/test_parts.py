@@ -131,6 +131,20 @@ def test_a_restore_plan_does_its_step_and_voids_what_came_after():
     assert [one.step for one in steps.add("n0", closed(1))] == [1]
 
 
+def test_a_step_that_a_fast_node_closed_long_ago_is_done_with_the_slow_one_and_each_of_many_once():
+    steps = Steps()
+    steps.begin({"n0", "n1", "n2"}, -1)
+    ahead = tuple(ClosedHere(step=step, duration_s=1.0) for step in range(3))
+    assert steps.add("n0", ahead) == ()
+    assert steps.add("n1", ahead[:1]) == ()
+    assert [done.step for done in steps.add("n2", ahead)] == [0]
+    assert [done.step for done in steps.add("n1", ahead[1:])] == [1, 2]
+    assert steps.add("n0", ahead) == ()
+    steps.begin({"n0", "n2"}, 1)
+    assert steps.add("n0", ahead) == ()
+    assert [done.step for done in steps.add("n2", ahead)] == [2]
+
+
 def test_a_new_coordinator_counts_on_from_what_all_have_closed():
     steps = Steps()
     steps.resume({"n0": 5, "n1": 7})

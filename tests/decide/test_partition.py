@@ -21,6 +21,8 @@ SILENT = Silence(
         ({"replaceable": False}, Wait, "no other node has room"),
         ({"replaceable": False, "silent_s": 600.0}, GiveUp, "start another node"),
         ({"policy": Policy.WAIT, "silent_s": 600.0, "replaceable": False}, GiveUp, "start another node"),
+        ({"replaceable": False, "dispensable": True}, Wait, "no other node has room"),
+        ({"replaceable": False, "dispensable": True, "silent_s": 600.0}, DeclareLost, "longer than"),
         ({"policy": Policy.WAIT, "seats": 0}, DeclareLost, "no seat"),
         ({"majority": False, "grace_s": 300.0}, Wait, "majority"),
         ({"majority": False, "grace_s": 300.0, "silent_s": 305.0}, DeclareLost, "stopped"),
@@ -41,6 +43,7 @@ silences = st.builds(
     patience_s=st.integers(0, 40).map(float),
     seats=st.integers(0, 2),
     replaceable=st.booleans(),
+    dispensable=st.booleans(),
     majority=st.booleans(),
     grace_s=st.integers(0, 20).map(float),
 )

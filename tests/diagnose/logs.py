@@ -19,7 +19,8 @@ def gather(*logs, piece_bytes=2**20):
 
 
 def verdict_on(*logs, kernel_read=False):
-    return judge(gather(*logs), kernel_read=kernel_read)
+    ranks = {log[1]["rank"] for log in logs if isinstance(log, tuple) and "rank" in log[1]}
+    return judge(gather(*logs), kernel_read=kernel_read, ranks=frozenset(ranks))
 
 
 def traceback_of(error, label="", file="train.py"):

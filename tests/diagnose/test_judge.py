@@ -95,6 +95,23 @@ def test_the_rank_whose_collective_is_behind_is_waited_for():
     assert not equal.culprit
 
 
+def test_the_only_rank_that_does_not_complain_is_the_one_that_others_lacked():
+    timeout = "RuntimeError: [/gloo/x.cc:78] Timed out waiting 4000ms for recv operation to complete\n"
+    hung = verdict_on((timeout, {"rank": 0}), ("step 3\n", {"rank": 1}), (timeout, {"rank": 2}))
+    assert (hung.fault, hung.culprit.rank) == ("collective timeout", 1)
+    left = verdict_on((RESET, {"rank": 0}), ("step 3\n", {"rank": 1}), (RESET, {"rank": 2}))
+    assert (left.fault, left.culprit.rank) == ("unknown", 1)
+    assert not verdict_on((RESET, {"rank": 0}), ("step 3\n", {"rank": 1})).culprit
+    assert not verdict_on((RESET, {"rank": 0}), ("", {"rank": 1}), ("", {"rank": 2})).culprit
+
+
+def test_who_finds_a_size_wrong_need_not_be_wrong():
+    said = "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 668 vs 336\n"
+    verdict = verdict_on((said, {"rank": 0}), (RESET, {"rank": 1}), (RESET, {"rank": 2}))
+    assert verdict.fault == "mismatched collective"
+    assert not verdict.culprit
+
+
 def test_an_unnamed_error_after_a_timeout_follows_from_it():
     late = "2026-11-29 10:10:30 - ERROR\n" + traceback_of("RuntimeError: cannot go on")
     verdict = verdict_on(WATCHDOG.format(rank=0, seq=7), (late, {"rank": 1}))

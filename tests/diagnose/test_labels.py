@@ -18,6 +18,8 @@ from closeranks.diagnose.labels import plain, read
         ("node7:99:120 [2] misc/socket.cc:49 NCCL WARN x", "misc/socket.cc:49 NCCL WARN x", None, "node7"),
         ("Nov 29 10:00:00 node7 kernel: [ 12.5] oom-kill:", "oom-kill:", None, "node7"),
         ("KeyError: 'x'", "KeyError: 'x'", None, ""),
+        ("E1129 10:00:00.1 4711 torch/distributed/elastic/api.py:1002] failed", "failed", None, ""),
+        ("[rank3]:[E1129 10:00:00.1 ProcessGroupNCCL.cpp:689] [Rank 3] Watchdog", "[Rank 3] Watchdog", 3, ""),
     ],
 )
 def test_prefixes_of_launchers_are_taken_off_and_tell_who_spoke(line, text, rank, node):

@@ -133,7 +133,9 @@ def test_a_value_that_changes_nothing_is_masked_and_one_that_does_is_harm():
 
 
 def test_what_has_to_be_seen_is_wrong_unseen_though_it_changed_nothing():
-    assert "nothing was detected" in judged(STRIKE).reasons
+    found = judged(STRIKE)
+    assert "nothing was detected" in found.reasons
+    assert (found.effect, found.equal, found.kept) == (Effect.UNSEEN, True, False)
 
 
 def test_a_run_that_did_not_end_or_ended_otherwise_is_stopped():

@@ -61,6 +61,12 @@ def write_script(folder: Path) -> Path:
     return path
 
 
+def events(folder: Path, run: str, node_rank: int) -> list:
+    """The journal of a node of that run, started in ``folder``, so far."""
+    journals = folder.glob(f"runs/{run}-n{node_rank}-*/journal.jsonl")
+    return [record.event for path in journals for record in read(path).records]
+
+
 def expected_weights() -> bytes:
     """Those of an undisturbed training in this process."""
     import torch
@@ -82,7 +88,7 @@ def strike(folder: Path, within_s: float = 150.0) -> None:
         # A node that starts late finds its seat taken by the spare node, and is the spare node itself.
         return [rank for rank in range(1, NODES + SPARES) if _newest_step(folder, rank) >= STRIKE_AT_STEP]
 
-    assert eventually(seated, within_s), _told(folder)
+    assert eventually(seated, within_s), told(folder)
     started = next(event for event in _events(folder, seated()[0]) if isinstance(event, RunStarted))
     supervisor = read_stat(started.pid)
     assert supervisor is not None
@@ -96,7 +102,7 @@ def strike(folder: Path, within_s: float = 150.0) -> None:
 def require_recovered(folder: Path) -> None:
     """All ranks have ended with the weights of an undisturbed training."""
     found = [path.read_bytes() for path in sorted(folder.glob("weights-*"))]
-    assert len(found) == NODES, _told(folder)
+    assert len(found) == NODES, told(folder)
     assert set(found) == {expected_weights()}
 
 
@@ -109,5 +115,6 @@ def _newest_step(folder: Path, node_rank: int) -> int:
     return max((event.step for event in _events(folder, node_rank) if isinstance(event, StepClosed)), default=-1)
 
 
-def _told(folder: Path) -> str:
+def told(folder: Path) -> str:
+    """What was printed there."""
     return "\n".join(f"{path}:\n{path.read_text()[-3000:]}" for path in sorted(folder.glob("*.out")))

@@ -1,6 +1,5 @@
 """One node is killed under each launcher that can run here: training ends with the weights of an undisturbed one."""
 
-import json
 import os
 import re
 import socket
@@ -10,9 +9,21 @@ from pathlib import Path
 
 import pytest
 from tests.launch import slurm_stand
-from tests.launch.drill import NODES, SPARES, require_recovered, strike, write_script
+from tests.launch.drill import (
+    NODES,
+    SCRIPT,
+    SPARES,
+    STRIKE_AT_STEP,
+    events,
+    require_recovered,
+    strike,
+    told,
+    write_script,
+)
 from tests.launch.slurm_stand import SlurmStand
 from tests.real_run import eventually
+
+from closeranks.events import NodeAccepted, RunEnded, RunResumed, RunStarted, StepClosed
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]  # three supervisors import torch on a busy machine
 
@@ -79,7 +90,7 @@ def slurm(tmp_path_factory):
 def submit(slurm, tmp_path):
     """Hands in the batch script of the guide, with other options for the run; `closeranks` is what the test says."""
 
-    def submit(options, closeranks):
+    def submit(options, closeranks, nodes=NODES + SPARES):
         (script,) = re.findall(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", NOTES, re.DOTALL)
         shown = "--nnodes 3 --nproc-per-node 8 --store /shared/ckpt train.py"
         assert shown in script
@@ -87,8 +98,7 @@ def submit(slurm, tmp_path):
         (tmp_path / "closeranks").write_text(f'#!/bin/sh\nexec {sys.executable} {closeranks} "$@"\n')
         (tmp_path / "closeranks").chmod(0o755)
         variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(sys.path)}
-        nodes = f"--nodes={NODES + SPARES}"
-        return slurm.submit(tmp_path / "job.sh", nodes, "--time=5", "--output=job.out", **variables)
+        return slurm.submit(tmp_path / "job.sh", f"--nodes={nodes}", "--time=5", "--output=job.out", **variables)
 
     return submit
 
@@ -106,29 +116,37 @@ def test_a_node_is_lost_under_slurm(slurm, submit, tmp_path):
     require_recovered(tmp_path)
 
 
-def test_a_job_that_gets_its_notice_is_requeued_as_a_new_run_that_resumes(slurm, submit, tmp_path):
-    (tmp_path / "train.py").touch()
-    job = submit("--nnodes 2 --store ckpt train.py", Path(__file__).with_name("slurm_stand_in.py"))
+def test_a_job_that_gets_its_notice_is_requeued_and_goes_on_from_its_store(slurm, submit, tmp_path):
+    # Slow until the notice has certainly come, and not after it.
+    slow = SCRIPT.replace("time.sleep(0.05)", "time.sleep(0.3 * ('SLURM_RESTART_COUNT' not in os.environ))")
+    (tmp_path / "train.py").write_text(f"import os\n{slow}")
+    saving = "--store ckpt --interface 127.0.0.1 --verify-every never --view text"
+    job = submit(f"--nnodes {NODES} --nproc-per-node 1 {saving} train.py .", "-P -m closeranks", nodes=NODES)
 
-    def seen(restart):
-        return [json.loads(path.read_text()) for path in tmp_path.glob(f"task-*-{restart}.json")]
+    def seen(run, kind):
+        return [e for rank in range(NODES) for e in events(tmp_path, run, rank) if isinstance(e, kind)]
 
-    assert eventually(lambda: len(seen(0)) == NODES + SPARES, 60)
-    assert [found["node_rank"] for found in sorted(seen(0), key=lambda found: found["node_rank"])] == [0, 1, 2]
-    assert {(found["run_id"], found["resume"]) for found in seen(0)} == {(f"slurm-{job}-0", None)}
-    assert len({found["token"] for found in seen(0)}) == 1
-    assert sorted(found["domains"]["switch1"] for found in seen(0)) == ["rack1", "rack1", "rack2"]
-    slurm.ask("scancel", "--signal=TERM", str(job))  # what --signal=TERM@120 does before the time limit
+    first, second = f"slurm-{job}-0", f"slurm-{job}-0-r1"
+
+    def newest():
+        return max((event.step for event in seen(first, StepClosed)), default=-1)
+
+    assert eventually(lambda: newest() >= STRIKE_AT_STEP, 60), told(tmp_path)
+    accepted = {event.node: event.domains["switch1"] for event in seen(first, NodeAccepted)}
+    assert accepted == {"n0": "rack1", "n1": "rack1"}
+    slurm.ask("scancel", "--signal=URG", str(job))  # what --signal=URG@120 does before the time limit
     assert eventually(lambda: slurm.job(job)["JobState"] == "PENDING", 60), slurm.job(job)
+    assert {event.outcome for event in seen(first, RunEnded)} == {"stopped"}, told(tmp_path)
 
     def started_again():
         # Slurm puts the new start off by two minutes, in its own time: whoever speaks before that is not heard.
-        if not seen(1) and slurm.job(job)["JobState"] == "PENDING":
+        if not seen(second, RunStarted) and slurm.job(job)["JobState"] == "PENDING":
             slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
-        return seen(1)
+        return seen(second, RunStarted)
 
     assert eventually(started_again, 90), slurm.job(job)
     # In between Slurm may show how the first start ended.
-    assert eventually(lambda: slurm.job(job)["JobState"] == "COMPLETED", 60), slurm.job(job)
-    assert {(found["run_id"], found["resume"]) for found in seen(1)} == {(f"slurm-{job}-0-r1", "auto")}
-    assert not {found["token"] for found in seen(0)} & {found["token"] for found in seen(1)}
+    assert eventually(lambda: slurm.job(job)["JobState"] == "COMPLETED", 60), told(tmp_path)
+    assert {event.step for event in seen(second, RunResumed)} == {newest()}, told(tmp_path)
+    assert min(event.step for event in seen(second, StepClosed)) == newest() + 1
+    require_recovered(tmp_path)

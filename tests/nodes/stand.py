@@ -7,8 +7,8 @@ import contextlib
 import random
 from typing import Any
 
+from closeranks.decide.retry_budget import Backoff
 from closeranks.nodes import words
-from closeranks.nodes.backoff import Backoff
 from closeranks.nodes.calling import Caller, Hearer, Missed, Patience
 from closeranks.nodes.handshake import LINK, Keys, Proof, prove_as_caller
 from closeranks.nodes.link import Connection, Ears, End

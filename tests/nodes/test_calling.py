@@ -6,8 +6,8 @@ import pytest
 from tests.nodes.stand import QUICK, Leader, Node, beat, met, soon, until
 
 from closeranks.decide.leases import Clockwork
+from closeranks.decide.retry_budget import Backoff
 from closeranks.nodes import calling
-from closeranks.nodes.backoff import Backoff
 from closeranks.nodes.calling import Patience
 from closeranks.nodes.link import Ended
 from closeranks.nodes.words import Address

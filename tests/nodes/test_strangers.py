@@ -6,8 +6,8 @@ import socket
 import pytest
 from tests.nodes.stand import KEYS, QUICK, Leader, Node, leave, met, raw, rest, soon, until
 
+from closeranks.decide.retry_budget import Backoff
 from closeranks.nodes import serving
-from closeranks.nodes.backoff import Backoff
 from closeranks.nodes.handshake import LINK, Keys, prove_as_caller
 from closeranks.nodes.proving import Proving
 

@@ -85,3 +85,18 @@ def test_channels_leave_no_descriptor_behind():
         os.close(fd)
     channels.close()
     assert sorted(path.name for path in Path("/proc/self/fd").iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("homes", "rank", "nodes"),
+    [
+        (("n0", "n0", "n1", "n1", "n2", "n2"), 2, 3),
+        (("n0", "n0", "n2", "n2"), 1, 2),  # the group is smaller
+        (("n2", "n2"), 0, 1),
+        (("n0", "n1"), 2, 3),  # a spare node is not among them
+        ((), 2, 3),
+    ],
+)
+def test_the_nodes_of_a_group_are_counted_without_gaps(homes, rank, nodes):
+    node = Node("n2", 2, 3, "10.0.0.2").among(homes)
+    assert node == Node("n2", rank, nodes, "10.0.0.2")

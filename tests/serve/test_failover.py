@@ -30,7 +30,11 @@ BREAKS = ["cut", "end", "done", "cancelled", "error", "json", "half", "silence"]
 def test_a_chat_goes_on_elsewhere_to_the_same_text(engine, breaks):
     async def script():
         dying, other = Engine(engine, breaks=breaks, after=9), Engine(engine)
-        async with gateway(dying, other, more=QUICK, replica=table(engine)) as (_, port, _):
+        async with gateway(dying, other, more=QUICK if breaks == "silence" else "", replica=table(engine)) as (
+            _,
+            port,
+            _,
+        ):
             body = {**CHAT, "stream_options": {"include_usage": True}}
             status, _, events = await ask(port, body)
         assert status == 200

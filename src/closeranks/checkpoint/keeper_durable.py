@@ -21,7 +21,7 @@ from closeranks.checkpoint.keys import attempt_name, attempt_prefix, failed_writ
 from closeranks.checkpoint.problems import BaseLost, SaveFailed, StoreProblem
 from closeranks.checkpoint.retention import choose
 from closeranks.checkpoint.stores.opening import found, open_store, probe
-from closeranks.checkpoint.stores.retry import retried
+from closeranks.checkpoint.stores.retry import retried, retrying_until
 from closeranks.checkpoint.sweep import sweep
 from closeranks.checkpoint.writing import Previous
 
@@ -67,6 +67,10 @@ class Durable:
             CheckpointProblem: it is not committed, as far as is known.
         """
         publish = ticket.publish
+        with retrying_until(ticket.deadline_s):
+            return self._saved(ticket, publish)
+
+    def _saved(self, ticket: Ticket, publish: Publish) -> Committed:
         try:
             return self._save(ticket, publish)
         except BaseLost:

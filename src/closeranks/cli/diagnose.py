@@ -18,8 +18,10 @@ from closeranks.diagnose.labels import harmless
 from closeranks.diagnose.telling import tell, timeline
 from closeranks.diagnose.verdict import SCHEMA, Verdict
 from closeranks.gather.collecting import Collected, Collector
+from closeranks.gather.node_past import node_past
 from closeranks.gather.runs import RunError, last_incident
 from closeranks.gather.sources import LogFile, SourcesError, logs_in, runs_in
+from closeranks.run.node_history import HistoryProblem
 
 UNKNOWN, BAD_INPUT, INTERRUPTED = 3, 2, 130
 _EVIDENCE_MAX = 1000  # in the JSON form
@@ -60,6 +62,12 @@ def diagnose(
         list[Path] | None,
         typer.Option(metavar="DIR", help="Dumps of torch's flight recorder, JSON or pickle.", show_default=False),
     ] = None,
+    node_history: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="What earlier runs wrote down about nodes (nodes.jsonl).", show_default=False
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
 ) -> None:
     """Name the fault behind a failed job, who is its cause, and what to do; prove it with lines.
@@ -69,15 +77,16 @@ def diagnose(
     if not (logs or kernel_logs or flight_recorder):
         _fail("nothing to read; name logs, a folder of them, --kernel-log or --flight-recorder")
     try:
+        past = node_past(node_history) if node_history is not None else ()
         collected = _collect(logs or [], kernel_logs or [], flight_recorder or [])
-    except (SourcesError, RunError, OSError) as error:
+    except (SourcesError, RunError, HistoryProblem, OSError) as error:
         _fail(harmless(str(error)))
     except KeyboardInterrupt:
         typer.echo("closeranks diagnose: interrupted; no verdict", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if collected.files + collected.recordings == len(collected.problems) > 0 and not collected.evidence:
         _fail("; ".join(map(harmless, collected.problems[:3])))
-    verdict = judge(collected.evidence, kernel_read=collected.kernel_read)
+    verdict = judge((*collected.evidence, *past), kernel_read=collected.kernel_read, ranks=collected.ranks)
     if as_json:
         sys.stdout.buffer.write(_json(verdict, collected) + b"\n")
     else:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from closeranks.cli.drill import conclude, leave, new_folder, refuse, show, tidy
-from closeranks.drill.nodes.campaign import Nodes, carry_out_all
+from closeranks.drill.nodes.campaign import Nodes, Results, ResultsProblem, carry_out_all
 from closeranks.drill.nodes.namespaces import why_not
 from closeranks.drill.nodes.runs import NodesSpec
 from closeranks.drill.nodes.verdict import completed
@@ -42,13 +42,18 @@ def drill_nodes(  # noqa: PLR0913, PLR0917 - each is an option of the command li
     seats: Annotated[int, typer.Option("--nproc-per-node", min=1, help="Seats of a node.")] = 1,
     authority: Annotated[
         Authority | None,
-        typer.Option(help="What elects the coordinator; etcd is struck too. Default sqlite, with namespaces etcd."),
+        typer.Option(
+            help="What elects the coordinator; etcd and store are struck too. Default sqlite, with namespaces etcd."
+        ),
     ] = None,
     namespaces: Annotated[
         bool, typer.Option("--namespaces", help="Nodes are network namespaces, and links are cut, too. Needs root.")
     ] = False,
     keep: Annotated[
         Path | None, typer.Option(help="A new folder for all runs; else they are kept if not held.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Keep each round's result in this file, and leave out those that it holds.")
     ] = None,
     timeout_s: Annotated[float, typer.Option("--timeout", min=1.0, help="Seconds for a run.")] = 180.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
@@ -74,13 +79,20 @@ def drill_nodes(  # noqa: PLR0913, PLR0917 - each is an option of the command li
     sizes = ("--nnodes", str(nnodes), "--spare-nodes", str(spare_nodes), "--nproc-per-node", str(seats))
     where = ("--authority", authority, "--timeout", f"{timeout_s:g}", *(("--namespaces",) if namespaces else ()))
     replay = ("closeranks", "drill-nodes", "--rounds", "1", *sizes, *where, "--", *command)
+    try:
+        results = Results(resume, replay)
+    except ResultsProblem as problem:
+        refuse(str(problem))
+    seeds = range(seed, seed + rounds)
     with console.status("a run that is left alone"):
         if not completed(nodes.undisturbed()):
             ends = "\n".join(f"{run.node}: {run.output}" for run in nodes.undisturbed().runs)
             typer.echo(f"{ends}\nthe run that was left alone did not complete: nothing to drill", err=True)
             raise typer.Exit(int(Outcome.UNKNOWN))
     with console.status(f"{rounds} rounds"):
-        results = carry_out_all(nodes, range(seed, seed + rounds), replay, lambda result: show(console, result))
-    conclude(console, results, as_json=as_json)
-    tidy(console, results, folder, f"{folder}/ROUND/n0.1/run", keep=keep is not None)
-    raise typer.Exit(int(worst([result.outcome for result in results])))
+        try:
+            carry_out_all(nodes, seeds, replay, results, lambda result: show(console, result))
+        finally:  # an interrupted night is summed up, too
+            conclude(console, results.all_of(seeds), as_json=as_json)
+    tidy(console, results.all_of(seeds), folder, f"{folder}/ROUND/n0.1/run", keep=keep is not None)
+    raise typer.Exit(int(worst([result.outcome for result in results.all_of(seeds)])))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
+import json
+import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -15,7 +16,7 @@ from closeranks.toml_text import TomlProblem
 if TYPE_CHECKING:
     from closeranks.serve.settings import Settings
 
-_USAGE = 2
+_USAGE, _FAILED, _INTERRUPTED = 2, 1, 130
 
 
 def register(app: typer.Typer) -> None:
@@ -23,41 +24,92 @@ def register(app: typer.Typer) -> None:
     app.command("serve")(serve)
 
 
-def serve(
-    file: Annotated[Path, typer.Argument(metavar="GATEWAY.toml", help="Replicas and what to do for them.")],
-    check: Annotated[bool, typer.Option("--check", help="Read the file, say what is wrong with it, and end.")] = False,
+def serve(  # noqa: PLR0913, PLR0917 - each is an option of the command line
+    file: Annotated[
+        Path | None, typer.Argument(metavar="GATEWAY.toml", help="Replicas and what to do for them.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Say what is wrong or risky in the file, and end.")] = False,
+    alerts: Annotated[bool, typer.Option("--alerts", help="Print alert rules for Prometheus, and end.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Start two real engines, ask one, kill it meanwhile.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --check: one JSON object.")] = False,
     drain_s: Annotated[float, typer.Option(min=0, help="Seconds that running requests get after SIGTERM.")] = 60.0,
+    worker: Annotated[int | None, typer.Option(hidden=True)] = None,
+    shared: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Answer requests of the OpenAI API from several replicas, of which any may die at any time.
 
-    Exit status: 0, or 2 if the file does not describe a gateway.
+    SIGTERM drains, SIGHUP reads the file again. Exit status: 0; 2 if the file does not describe a gateway; with --demo
+    1 if the answer was not whole.
     """
+    if demo:
+        _demo()
+        return
+    if alerts:
+        typer.echo(files("closeranks.serve").joinpath("alerts.yml").read_text(), nl=False)
+        return
+    if file is None:
+        _refuse("expected GATEWAY.toml or --demo")
+    settings = _settings(file)
+    if check:
+        _check(file, settings, as_json=as_json)
+        return
+    import uvloop
+
+    from closeranks.serve.process import Own, run
+    from closeranks.serve.processes import Workers, command_of_worker
+
+    if settings.listen.processes > 1 and worker is None:
+        workers = Workers(command_of_worker(str(file), drain_s), settings.listen.processes, _say)
+        code = uvloop.run(workers.run())
+    else:
+        own = Own(worker, shared) if worker is not None and shared is not None else None
+        code = uvloop.run(run(file, settings, own=own, drain_s=drain_s, say=_say))
+    raise typer.Exit(code)
+
+
+def _settings(file: Path) -> Settings:
     from closeranks.serve.settings import parse
 
     try:
-        settings = parse(file.read_text(), str(file))
+        return parse(file.read_text(), str(file))
     except OSError as error:
         _refuse(f"{file}: {error.strerror}")
+    except UnicodeDecodeError as error:
+        _refuse(f"{file}: expected UTF-8: {error.reason} at byte {error.start}")
     except TomlProblem as error:
         _refuse(str(error))
-    if not check:
-        import uvloop
-
-        uvloop.run(_serve(settings, drain_s))
 
 
-async def _serve(settings: Settings, drain_s: float) -> None:
-    from closeranks.serve.gateway import Gateway
+def _check(file: Path, settings: Settings, *, as_json: bool) -> None:
+    from closeranks.serve.settings import risks
 
-    asked, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked.set)
-    gateway = Gateway(settings)
-    port = await gateway.start()
-    typer.echo(f"listening on http://{settings.listen.host}:{port}, {len(settings.replica)} replicas")
-    await asked.wait()
-    with contextlib.suppress(asyncio.CancelledError):
-        await gateway.drain(drain_s)
+    found = risks(settings)
+    if as_json:
+        typer.echo(json.dumps({"file": str(file), "replicas": len(settings.replica), "risks": found}))
+        return
+    typer.echo(f"{file}: {len(settings.replica)} replicas, well-formed")
+    for risk in found:
+        typer.echo(f"  risk: {risk}")
+
+
+def _demo() -> None:
+    from closeranks.serve.demo.show import DemoError, demo
+
+    def show(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    try:
+        good = asyncio.run(demo(show))
+    except DemoError as error:
+        _refuse(f"--demo: {error}")
+    except KeyboardInterrupt:
+        raise typer.Exit(_INTERRUPTED) from None
+    raise typer.Exit(0 if good else _FAILED)
+
+
+def _say(line: str) -> None:
+    typer.echo(line)
 
 
 def _refuse(message: str) -> NoReturn:

@@ -48,7 +48,7 @@ class Attendee:
         if self.connection is not None:
             self.connection.send(word)
 
-    def send_frame(self, frame: bytes) -> None:
-        """Say what was encoded for several."""
+    def send_frames(self, frames: bytes) -> None:
+        """Say what was encoded for several nodes."""
         if self.connection is not None:
-            self.connection.send_frame(frame)
+            self.connection.send_frames(frames)

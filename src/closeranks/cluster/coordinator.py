@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from closeranks.cluster.absence import Absences
@@ -168,7 +168,7 @@ class Coordinator:
             case words.ToSavers():
                 self._pass_on(attendee, word)
             case words.Hopeless():
-                self._decide(EndRun(outcome="failed", exit_code=word.exit_code, reason=word.reason))
+                self._decisions.put_nowait(EndRun(outcome="failed", exit_code=word.exit_code, reason=word.reason))
             case words.Farewell():
                 self.absences.said_farewell(attendee, word.reason)
             case _:
@@ -323,16 +323,19 @@ class Coordinator:
         memo = self._mind.new_memo()
         if memo is not None:
             self._tell_all(memo)
-        for decision in decisions:
-            self._decide(decision)
+        for noted, several in itertools.groupby(decisions, lambda decision: isinstance(decision, Note)):
+            if noted:
+                self._note_all(decision.event for decision in several if isinstance(decision, Note))
+            else:
+                for decision in several:
+                    self._decisions.put_nowait(decision)
 
-    def _decide(self, decision: Decision) -> None:
-        if isinstance(decision, Note):
-            self._note(decision.event)
-            if isinstance(decision.event, IncidentClosed):
-                self._progress.stragglers.recovered(decision.event.first_step_s)
-        else:
-            self._decisions.put_nowait(decision)
+    def _note_all(self, events: Iterable[AnyEvent]) -> None:
+        told = list(events)
+        self._note(*told)
+        for event in told:
+            if isinstance(event, IncidentClosed):
+                self._progress.stragglers.recovered(event.first_step_s)
 
     async def _take_up(self) -> None:
         """Begin the run, or go on with what is there."""
@@ -438,22 +441,26 @@ class Coordinator:
         self._note(done.event)
         if done.fatal:
             reason = f"preflight: {done.fatal}; make all nodes run the same versions and script"
-            self._decide(EndRun(outcome="failed", exit_code=1, reason=reason))
+            self._decisions.put_nowait(EndRun(outcome="failed", exit_code=1, reason=reason))
 
     # --- telling ------------------------------------------------------------------------------------------------
 
-    def _note(self, event: AnyEvent) -> None:
-        stamp = Stamp(epoch=self._epoch, seq=next(self._stamps), node=self._identity.node, at_mono_s=time.monotonic())
-        word = words.Do(decision=Note(event=event), stamp=stamp)
+    def _note(self, *events: AnyEvent) -> None:
+        notes = [words.Do(decision=Note(event=event), stamp=self._stamp()) for event in events]
         if any(attendee.connection is not None for attendee in self._attendees.values()):
-            self._tell_all(word)
+            self._tell_all(*notes)
         else:
-            self._unheard.append(word)
+            self._unheard.extend(notes)
 
-    def _tell_all(self, word: words.FromCoordinator) -> None:
-        frame = encode(word)  # once, however many nodes there are
+    def _stamp(self) -> Stamp:
+        seq = next(self._stamps)
+        return Stamp(epoch=self._epoch, seq=seq, node=self._identity.node, at_mono_s=time.monotonic())
+
+    def _tell_all(self, *several: words.FromCoordinator) -> None:
+        """Encoded once and sent at once: a term of a large job has a note for every seat, and all nodes hear them."""
+        frames = b"".join(map(encode, several))
         for attendee in self._attendees.values():
-            attendee.send_frame(frame)
+            attendee.send_frames(frames)
 
     def _domains_of(self, node: str) -> Mapping[str, str]:
         attendee = self._attendees.get(node)

@@ -29,7 +29,8 @@ from closeranks.nodes.words import Address
 _POLL_S: Final = 0.5  # between looks at a record that somebody else renews
 _HEARD_S: Final = 0.25  # between decisions of a leader, whose right may rest on what it heard last
 _RETRY_S: Final = 0.25  # after the authority did not answer
-PROCS_AHEAD: Final = 1000  # process numbers that a new leader takes for itself
+# Process numbers that a new leader takes for itself: a hundred restarts of ten thousand seats do not use them up.
+PROCS_AHEAD: Final = 1_000_000
 
 
 class Deposed(Exception):

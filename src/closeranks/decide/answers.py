@@ -39,12 +39,14 @@ Answers = Mapping[str, Answer]  # by ``Fault.name``
 
 def usual(fault: Fault) -> Answer:
     """The answer that the class of a fault suggests."""
-    hardware = fault.scope in (Scope.DEVICE, Scope.NODE)
+    permanent = fault.persistence is Persistence.PERMANENT
     repeatable = fault.persistence is Persistence.DETERMINISTIC
+    node_is_bad = fault.scope is Scope.NODE and permanent
+    device_is_bad = fault.scope is Scope.DEVICE and not repeatable
     return Answer(
         back_to_verified=fault.manifestation is Manifestation.WRONG_VALUE,
-        against_node=hardware and not repeatable,
-        leave_node=hardware and fault.persistence is Persistence.PERMANENT,
+        against_node=node_is_bad or device_is_bad,
+        leave_node=permanent and (node_is_bad or device_is_bad),
     )
 
 
@@ -60,6 +62,7 @@ BUILT_IN: Final[Answers] = MappingProxyType(
         faults.DISK_FULL.name: Answer(rungs=(Rung.REPLACE_NODE, Rung.STOP), leave_node=True),
         # The same step needs the same memory again. Where the script can split its batches finer, that is done first.
         faults.OUT_OF_MEMORY.name: Answer(rungs=()),
+        faults.DEVICE_OUT_OF_MEMORY.name: Answer(rungs=()),
     }
 )
 

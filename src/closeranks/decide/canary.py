@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from closeranks.decide.pace import band as pace_band
+from closeranks.detect.trend import theil_sen
 from closeranks.events import CanaryFailed, CanaryPassed
 
 KEPT_STEPS = 128
@@ -94,15 +95,15 @@ def stepped(canary: Canary, sample: Sample, rules: Rules) -> tuple[Canary, Canar
 def loss_band(before: Sequence[Sample], step: int, rules: Rules) -> tuple[float, float] | None:
     """Where the loss of a step should lie; None: nothing is known about it.
 
-    Source: the line of H. Theil (1950) and P. K. Sen (1968), which outliers do not move. A loss that falls ever more
-    slowly lies above its line: the band reaches from the line to the level of the newest steps, and beyond both.
+    A loss that falls ever more slowly lies above its line: the band reaches from the line to the level of the newest
+    steps, and beyond both.
     """
     known = [(s.step, s.loss) for s in before if s.loss is not None]
     if len(known) < _LEAST_STEPS or step < known[0][0]:
         return None
     recent = known[-_TREND_STEPS:]
-    slope = statistics.median((b - a) / (t - s) for i, (s, a) in enumerate(recent) for t, b in recent[i + 1 :])
-    offset = statistics.median(loss - slope * at for at, loss in recent)
+    slope, last = theil_sen(recent)
+    offset = last - slope * recent[-1][0]
     noise = _SIGMAS_PER_MAD * statistics.median(abs(loss - slope * at - offset) for at, loss in recent)
     then = dict(known).get(step)
     level = statistics.median(loss for _, loss in recent[-_LEAST_STEPS:])

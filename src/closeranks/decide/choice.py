@@ -12,7 +12,8 @@ from closeranks.decide.turn import Turn
 from closeranks.events import Decided, Phase, Rung
 
 FROM_SCRATCH = (Rung.SHRINK, Rung.COLD_RESTART, Rung.ROLL_BACK)  # the group ends and starts again
-_UNTRUSTED = frozenset({Seen.DIGEST, Seen.NO_DONOR, Seen.CANARY, Seen.DIVERGED})
+_DAMAGED = frozenset({Seen.DIGEST, Seen.CANARY, Seen.DIVERGED})  # what was saved lately may be as wrong
+_UNTRUSTED = _DAMAGED | {Seen.NO_DONOR}
 
 
 def choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless: str, relieved: bool) -> ladder.Choice:
@@ -47,7 +48,7 @@ def choose(turn: Turn, trouble: Trouble, fault: str, *, start_up: bool, hopeless
         budget=_book(turn, trouble, fault, first=incident.rung is Rung.STOP),
         cold_budget=cold_budget,
         saved_step=state.saved_step,
-        suspect=trouble.detail if answer.back_to_verified else state.suspicion,
+        suspect=trouble.detail if answer.back_to_verified or trouble.seen in _DAMAGED else state.suspicion,
         wait_s=answer.wait_s if Rung.REGROUP in incident.failures else 0.0,
         answer=answer,
     )

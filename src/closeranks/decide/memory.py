@@ -10,6 +10,7 @@ from closeranks.decide.turn import Turn
 from closeranks.events import BatchesSplitFiner
 
 _FINER_MOST = 4096
+EXHAUSTED = {fault.name: fault for fault in (faults.OUT_OF_MEMORY, faults.DEVICE_OUT_OF_MEMORY)}
 
 
 def can_split(turn: Turn, finer: int) -> None:
@@ -20,7 +21,7 @@ def can_split(turn: Turn, finer: int) -> None:
 
 def advised(hopeless: str, fault: str) -> str:
     """Why nothing can be done, with what a person can do where memory is what is missing."""
-    return f"{hopeless}; {faults.OUT_OF_MEMORY.advice}" if hopeless and fault == faults.OUT_OF_MEMORY.name else hopeless
+    return f"{hopeless}; {EXHAUSTED[fault].advice}" if hopeless and fault in EXHAUSTED else hopeless
 
 
 def relieve(turn: Turn, trouble: Trouble, fault: str) -> bool:
@@ -29,7 +30,7 @@ def relieve(turn: Turn, trouble: Trouble, fault: str) -> bool:
     All seats are told with the next term. Several that fail alike under one term are one failure.
     """
     state, incident = turn.state, turn.incident()
-    if fault != faults.OUT_OF_MEMORY.name or trouble.crash is None:
+    if fault not in EXHAUSTED or trouble.crash is None:
         return False
     if incident.finer_since == state.group.term:
         return True

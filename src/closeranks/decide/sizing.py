@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from closeranks.decide.state import State
 from closeranks.decide.turn import Turn
 from closeranks.events import Decided
@@ -12,7 +14,7 @@ def fewer_seats(state: State, *, without: str = "") -> int:
 
     0: that is not allowed, or what was trained would be lost by it.
     """
-    nodes, seats = _room(state, without)
+    nodes, seats = _room(state, {without})
     allowed = 0 < state.settings.nodes_min <= nodes
     return seats if allowed and seats < state.seats and not would_lose(state) else 0
 
@@ -25,7 +27,7 @@ def would_lose(state: State) -> bool:
 def grow(turn: Turn) -> None:
     """A group that is about to start again takes back seats that were given up, as far as there are nodes for them."""
     state = turn.state
-    _, seats = _room(state, "")
+    _, seats = _room(state, state.barred)  # those are for want of others, and not to grow on
     if seats <= state.seats:
         return
     turn.update(shrunk_to=0 if seats == state.settings.seats else seats)
@@ -35,7 +37,7 @@ def grow(turn: Turn) -> None:
         turn.note(Decided(incident=incident.number, rung=incident.rung, term=state.term + 1, reason=reason))
 
 
-def _room(state: State, without: str) -> tuple[int, int]:
+def _room(state: State, without: Collection[str]) -> tuple[int, int]:
     """Nodes that can be reached and hold an equal share, and the seats that they have room for together."""
-    full = [n for n in state.nodes.values() if not n.silent and n.slots >= state.seats_each and n.name != without]
+    full = [n for n in state.nodes.values() if not n.silent and n.slots >= state.seats_each and n.name not in without]
     return len(full), min(len(full) * state.seats_each, state.settings.seats)

@@ -54,5 +54,5 @@ def krum(gradients: Matrix, faulty: int) -> int:
     check_faulty(len(gradients), faulty)
     with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is far from everybody
         distances = np.square(gradients[:, None, :] - gradients[None, :, :]).sum(axis=2)
-    nearest = np.sort(np.nan_to_num(distances, nan=np.inf), axis=1)[:, 1 : len(gradients) - faulty - 1]
+    nearest = np.sort(np.where(np.isnan(distances), np.inf, distances), axis=1)[:, 1 : len(gradients) - faulty - 1]
     return int(nearest.sum(axis=1).argmin())

@@ -8,11 +8,18 @@ from closeranks.diagnose.evidence import Evidence, Standing, Unit
 
 _TELLS_OF_ITSELF = frozenset({Standing.DEVICE, Standing.SPECIFIC, Standing.GENERAL, Standing.ENDING})
 
+_RANKS_THAT_AGREE = 2  # with fewer who waited, silence might be chance
 
-def culprit_of(lead: Evidence, live: Sequence[Evidence]) -> Unit:
-    """The unit to blame. Empty where all ranks show the same, and where only waiting ranks speak."""
+
+def culprit_of(lead: Evidence, live: Sequence[Evidence], known: frozenset[int]) -> Unit:
+    """The unit to blame. Empty where all ranks show the same, and where nothing tells waiting ranks from awaited ones.
+
+    ``known``: ranks whose logs were read.
+    """
     if lead.standing is Standing.SYMPTOM:
-        return lead.unit if lead.points else _behind(lead, live)
+        return lead.unit if lead.points else _behind(lead, live) or only_silent(live, known)
+    if lead.mutual:
+        return Unit()
     ranks = {item.unit.rank for item in live if item.unit.rank is not None and not item.points}
     same = alike(lead, live)
     if len(same) > 1 and set(same) == ranks:
@@ -27,6 +34,13 @@ def alike(lead: Evidence, live: Sequence[Evidence]) -> tuple[int, ...]:
     if lead.standing not in _TELLS_OF_ITSELF:
         return ()
     return tuple(sorted({item.unit.rank for item in live if item.fault == lead.fault and item.unit.rank is not None}))
+
+
+def only_silent(live: Sequence[Evidence], known: frozenset[int]) -> Unit:
+    """The only rank that neither waited in vain nor lost a peer, while all others did: it is the one they lacked."""
+    hurt = {item.unit.rank for item in live if item.standing in (Standing.SYMPTOM, Standing.VICTIM)}
+    others = known - hurt
+    return Unit(rank=min(others)) if len(others) == 1 and len(known) > _RANKS_THAT_AGREE else Unit()
 
 
 def _behind(lead: Evidence, live: Sequence[Evidence]) -> Unit:

@@ -78,6 +78,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     bursts: int = 1  # of them, groups that a pause separates
     sequence: int | None = None  # the number of the collective that it speaks of
     code: int | None = None  # an exit code, a signal as 128 + n, or an accelerator's code
+    mutual: bool = False  # ranks disagree, and the speaker need not be the one who is wrong
     points: bool = False  # the unit is not who says it, but whom it names as missing
     peer: str = ""  # whom a victim lost
     advice: str = ""  # what the source itself asks for; better than the catalogue's

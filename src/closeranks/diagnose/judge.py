@@ -14,7 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from closeranks import faults
-from closeranks.diagnose.culprit import alike, culprit_of
+from closeranks.diagnose.culprit import alike, culprit_of, only_silent
 from closeranks.diagnose.evidence import Evidence, Source, Standing, Unit
 from closeranks.diagnose.verdict import Rejected, Verdict, unknown
 from closeranks.faults import Fault, Persistence, Scope, fault_named
@@ -32,15 +32,18 @@ _RIVALRY: Final = 0.3  # what an equal rival takes from the confidence
 _SECOND_SOURCE: Final = 0.5  # how much of a second source's weight counts: it may repeat what the first one says
 
 
-def judge(evidence: Iterable[Evidence], *, kernel_read: bool = False) -> Verdict:
-    """The verdict on what was found. ``kernel_read``: a kernel log was read, so that its silence means something."""
+def judge(evidence: Iterable[Evidence], *, kernel_read: bool = False, ranks: frozenset[int] = frozenset()) -> Verdict:
+    """The verdict on what was found.
+
+    ``kernel_read``: a kernel log was read, so that its silence means something; ``ranks``: whose logs were read.
+    """
     everything = sorted(evidence, key=_in_story)
     live = [item for item in everything if not item.went_on and item.source is not Source.HISTORY]
     excluded = _excluded(live)
     causes = [item for item in live if item.fault and item.standing <= Standing.SYMPTOM and item not in excluded]
     leads = _leads(causes)
     if not leads:
-        return _nothing(everything, live)
+        return _nothing(everything, live, ranks)
     lead = _first(leads)
     pointed = {item.unit.rank for item in live if item.points}
     rivals = [item for item in leads if lead.unit.rank not in pointed and _rivals(lead, item)]
@@ -62,7 +65,7 @@ def judge(evidence: Iterable[Evidence], *, kernel_read: bool = False) -> Verdict
         manifestation=fault_named(lead.fault).manifestation,
         scope=fault_named(lead.fault).scope,
         confidence=round(confidence, 2),
-        culprit=culprit_of(lead, live),
+        culprit=culprit_of(lead, live, ranks),
         alike=alike(lead, causes),
         summary=fault_named(lead.fault).summary,
         advice=_advice(lead, live),
@@ -207,14 +210,15 @@ def _not_out_of_memory(lead: Evidence, *, kernel_read: bool) -> tuple[Rejected, 
     return (Rejected(fault=faults.OOM_KILL.name, unit=lead.unit, reason=reason),)
 
 
-def _nothing(everything: Sequence[Evidence], live: Sequence[Evidence]) -> Verdict:
+def _nothing(everything: Sequence[Evidence], live: Sequence[Evidence], ranks: frozenset[int]) -> Verdict:
     victims = [item for item in live if item.standing is Standing.VICTIM]
     handled = [item for item in everything if item.went_on and item.fault]
     against = [f"{item.unit or item.place} lost a peer and says so: {item.text}" for item in victims[:_PROOF_LINES]]
     rejected = tuple(
         Rejected(fault=item.fault, unit=item.unit, reason="the process went on working after it") for item in handled
     )
-    return unknown(against=tuple(against), rejected=rejected[:_REJECTED_MAX], proof=tuple(victims[:1]))
+    found = unknown(against=tuple(against), rejected=rejected[:_REJECTED_MAX], proof=tuple(victims[:1]))
+    return replace(found, culprit=only_silent(live, ranks)) if victims else found
 
 
 # --- how sure, and what else it tells -------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ _STAMPS: Final = (
     ),
     re.compile(
         r"\[?[EWIFC](?P<month>\d\d)(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
-        r"\.(?P<fraction>\d{1,9})\s?"
-    ),  # glog: no year
+        r"\.(?P<fraction>\d{1,9})\s?(?:\d{1,9} )?(?:[\w./-]{1,200}:\d{1,6}\] )?"
+    ),  # glog: no year; thread, file and line follow
     re.compile(
         r"(?P<name>[A-Z][a-z]{2}) {1,2}(?P<day>\d{1,2}) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d) "
     ),  # syslog: no year

@@ -123,6 +123,7 @@ def _by_rule(said: Said, match: Match, before: str) -> Evidence:
         sequence=_number(told.get("seq")),
         code=code,
         points=rule.points,
+        mutual=rule.mutual,
         peer=told.get("peer", ""),
         where=told.get("where") or (_user_frame(before) if traced else ""),
         excludes=rule.excludes,

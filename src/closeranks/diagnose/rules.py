@@ -39,6 +39,7 @@ class _RuleEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     excludes: tuple[str, ...] = ()
     before: str = ""
     points: bool = False
+    mutual: bool = False
 
 
 class _RuleFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -61,6 +62,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     speaker: Source
     excludes: tuple[str, ...]
     before: re.Pattern[str] | None
+    mutual: bool  # ranks disagree, and the speaker need not be the one who is wrong
     points: bool  # the rank that the line names is another one than the speaker: the one that was missing
     provenance: str
     yes: tuple[str, ...]
@@ -162,6 +164,7 @@ def _rule(file: str, entry: _RuleEntry) -> Rule:
         excludes=entry.excludes,
         before=before,
         points=entry.points,
+        mutual=entry.mutual,
         provenance=entry.provenance,
         yes=entry.yes,
         no=entry.no,

@@ -29,6 +29,10 @@ def tell(verdict: Verdict, evidence: Sequence[Evidence]) -> Iterator[Told]:
     if verdict.known:
         yield Told(f"  culprit: {harmless(str(verdict.culprit)) or 'no single one is named'}{_alike(verdict)}")
         yield Told(f"  {verdict.persistence}; {verdict.manifestation}; scope: {verdict.scope}")
+    elif verdict.culprit:
+        yield Told(
+            f"  look at {harmless(str(verdict.culprit))}: the only one that lost no peer and did not wait in vain"
+        )
     if verdict.proof:
         yield Told("because" if verdict.known else "heard", heading=True)
         for item in verdict.proof:

@@ -77,6 +77,7 @@ FLIPS = frozenset({Kind.FLIP_WEIGHT, Kind.FLIP_GRADIENT, Kind.FLIP_ACTIVATION, K
 OF_COLLECTIVES = frozenset({Kind.SKIP, Kind.RESIZE})
 OF_DATA = frozenset({Kind.DUPLICATE_BATCH, Kind.STALE_BATCH})
 OF_FILES = frozenset({Kind.NO_SPACE, Kind.IO_ERROR, Kind.TORN_WRITE})
+IN_SCRIPT = frozenset({Moment.FORWARD, Moment.BACKWARD, Moment.COLLECTIVE, Moment.APPLY})  # where the script runs
 AT_EXACT_STEP = frozenset(
     {Moment.FORWARD, Moment.BACKWARD, Moment.COLLECTIVE, Moment.APPLY, Moment.CLOSING, Moment.BETWEEN}
 )

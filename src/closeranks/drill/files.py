@@ -15,7 +15,16 @@ from typing import Final, NamedTuple, TypeVar
 
 from closeranks.checkpoint.drill_files import TappedFiles
 from closeranks.checkpoint.files import Files
-from closeranks.drill.fault import ENVIRONMENT, INTERMITTENT_STEPS, OF_FILES, Fault, Kind, Lasting, read_faults
+from closeranks.drill.fault import (
+    ENVIRONMENT,
+    IN_SCRIPT,
+    INTERMITTENT_STEPS,
+    OF_FILES,
+    Fault,
+    Kind,
+    Lasting,
+    read_faults,
+)
 from closeranks.drill.inject import claims_of
 
 _FAILING: Final = {
@@ -46,7 +55,7 @@ def files_of_drill() -> Files | None:
     planned = [
         Planned(fault, claims / str(index))
         for index, fault in enumerate(read_faults(Path(path)))
-        if fault.kind in OF_FILES
+        if fault.kind in OF_FILES and fault.moment not in IN_SCRIPT  # there a call of the script itself fails
     ]
     return DrilledFiles(planned) if planned else None
 

@@ -15,6 +15,7 @@ from closeranks.drill.fault import (
     ANY_INCARNATION,
     ENVIRONMENT,
     FLIPS,
+    IN_SCRIPT,
     OF_COLLECTIVES,
     OF_DATA,
     OF_FILES,
@@ -34,7 +35,6 @@ _MUSTER_POLL_S = 0.001
 
 _ELSEWHERE = OF_DATA | OF_COLLECTIVES  # carried out where a batch is fetched, where a collective is launched
 _AMID = (Moment.FORWARD, Moment.BACKWARD)
-_IN_SCRIPT = (Moment.FORWARD, Moment.BACKWARD, Moment.COLLECTIVE, Moment.APPLY)  # where the training script runs
 
 Call = Callable[[Any], Any]  # launches a collective on a backend
 
@@ -192,7 +192,7 @@ class Striker:
 
     def _carry_out(self, fault: Fault, value: Any) -> Any:
         training = self._training
-        if fault.kind in OF_FILES and fault.moment not in _IN_SCRIPT:
+        if fault.kind in OF_FILES and fault.moment not in IN_SCRIPT:
             return None  # the claim is the strike: see drill/files.py
         if fault.kind in FLIPS or fault.kind is Kind.NAN:
             from closeranks.train.spoiling import strike

@@ -34,6 +34,7 @@ SYMBOLS: Final = {
 _SHORT: Final = {
     Effect.RECOVERED: "ok",
     Effect.MASKED: "mask",
+    Effect.UNSEEN: "unseen",
     Effect.UNNOTICED: "harm",
     Effect.HARMFUL: "harm",
     Effect.STOPPED: "stop",

@@ -17,7 +17,7 @@ _WARM: Final = (Rung.SPARE, Rung.FORK)
 _COLD: Final = (Rung.RESPAWN, Rung.COLD_RESTART)
 _IN_PLACE: Final = (Rung.WAIT, Rung.RETRY, Rung.REGROUP, *_WARM)
 _SEEN_S: Final = 1.0  # an end or an exception: the kernel or the process itself says so
-_SILENT_S: Final = 5.0  # a silence: longer than any step, and longer than the least deadline, 2 s
+_SILENT_S: Final = 7.0  # a silence: deadlines of the first steps are 5 s or more, and the suspect is asked
 _WRONG_S: Final = 5.0  # a wrong value: at the next comparison
 _LOOKED_S: Final = 12.0  # what is measured of a node: every ten seconds
 _SAVED_S: Final = 5.0  # a save: at its end
@@ -96,10 +96,11 @@ _WRONG: Final = Expected(
 _NOT_FINITE: Final = replace(_WRONG, faults=(*_WRONG.faults, "non-finite loss", "bad numerics"), said=("finite",))
 _DATA: Final = replace(_WRONG, faults=(), said=("batch", "sample"), maskable=False)
 _STRAGGLER: Final = Expected(said=("computation", "slow device", "more work"), detect_s=_WRONG_S)
-_FULL: Final = replace(_CRASHED, faults=(faults.DISK_FULL.name,))
+_FULL: Final = replace(_CRASHED, faults=(faults.DISK_FULL.name,), rungs=(*_WARM, Rung.REPLACE_NODE))
 _BROKEN_DISK: Final = replace(_CRASHED, faults=("storage error",))
 _UNSAVED: Final = Expected(said=("No space left",), detect_s=_SAVED_S, culprit=False, exit_codes=(0, 74))
-_UNWRITTEN: Final = replace(_UNSAVED, said=("Input/output error",))
+# What a repeated call overcomes leaves nothing to tell.
+_UNWRITTEN: Final = replace(_UNSAVED, said=("Input/output error",), maskable=True)
 _TORN: Final = replace(_UNSAVED, said=("truncated", "expected", "digest"))
 _NO_ROOM: Final = replace(_CRASHED, faults=("shared memory full",))
 _CLOCK: Final = Expected(said=("clock",), detect_s=_LOOKED_S, culprit=False)

@@ -29,7 +29,8 @@ class Effect(StrEnum):
     """What became of an injection."""
 
     RECOVERED = "recovered"  # it was seen, and the run ended as if nothing had been
-    MASKED = "masked"  # it was not seen, and changed nothing
+    MASKED = "masked"  # it was not seen, changed nothing, and need not be seen then
+    UNSEEN = "unseen"  # it was not seen, and should have been, though the result is the same
     UNNOTICED = "unnoticed harm"  # it was not seen, and the result is another one
     HARMFUL = "harm"  # it was seen, and the result is another one all the same
     STOPPED = "stopped"  # the run ended without a result
@@ -134,9 +135,14 @@ def _judged(expected: Expected, struck: Struck, seen: _Seen) -> Score:
     lost = sum(event.steps_lost for event in seen.closed)
     recovered_s = seen.recovered_s()
     equal = None if not seen.ended else not seen.differences
-    effect = _effect(struck, seen, equal=equal)
-    masked = effect is Effect.MASKED and expected.maskable
-    kept = equal is True and lost <= expected.rpo_steps and (recovered_s or 0.0) <= expected.rto_s
+    effect = _effect(expected, struck, seen, equal=equal)
+    masked = effect is Effect.MASKED
+    kept = (
+        equal is True
+        and effect is not Effect.UNSEEN
+        and lost <= expected.rpo_steps
+        and (recovered_s or 0.0) <= expected.rto_s
+    )
     reasons = [*_promises(expected, seen, lost, recovered_s), *seen.differences[:2]]
     if not masked and not struck.control:
         reasons += _late(expected, seen, first)
@@ -194,7 +200,7 @@ def _action(expected: Expected, struck: Struck, seen: _Seen) -> Mark:
     return Mark.RIGHT if set(seen.rungs) <= set(expected.rungs) else Mark.WRONG
 
 
-def _effect(struck: Struck, seen: _Seen, *, equal: bool | None) -> Effect:
+def _effect(expected: Expected, struck: Struck, seen: _Seen, *, equal: bool | None) -> Effect:
     acted = bool(seen.rungs)
     if struck.control:
         return Effect.LEFT_ALONE if equal and not acted else Effect.DISTURBED
@@ -202,7 +208,8 @@ def _effect(struck: Struck, seen: _Seen, *, equal: bool | None) -> Effect:
         return Effect.STOPPED
     if seen.signs:
         return Effect.RECOVERED if equal else Effect.HARMFUL
-    return Effect.MASKED if equal else Effect.UNNOTICED
+    unseen = Effect.MASKED if expected.maskable else Effect.UNSEEN
+    return unseen if equal else Effect.UNNOTICED
 
 
 def _promises(expected: Expected, seen: _Seen, lost: int, recovered_s: float | None) -> list[str]:

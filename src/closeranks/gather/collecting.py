@@ -23,6 +23,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     read_bytes: int
     kernel_read: bool
+    ranks: frozenset[int]  # whose logs were read
     recordings: int
     long_lines: int  # that were cut
     problems: tuple[str, ...]
@@ -38,6 +39,7 @@ class Collector:
         self._problems: list[str] = []
         self._files = self._read_bytes = self._recordings = 0
         self._kernel_read = False
+        self._ranks: set[int] = set()
 
     def scan(self, logs: Sequence[LogFile]) -> None:
         """Read logs; one that cannot be read is a problem, not an end."""
@@ -45,6 +47,8 @@ class Collector:
             self._files += 1
             scanner = Scanner(self._gathering, log.origin, self._files)
             self._kernel_read = self._kernel_read or log.origin.kernel
+            if log.origin.rank is not None:
+                self._ranks.add(log.origin.rank)
             stored_bytes = 0
             try:
                 for piece in pieces(log.path):
@@ -81,6 +85,7 @@ class Collector:
             files=self._files,
             read_bytes=self._read_bytes,
             kernel_read=self._kernel_read,
+            ranks=frozenset(self._ranks),
             recordings=self._recordings,
             long_lines=cut.long_lines,
             problems=(*self._problems, *more),

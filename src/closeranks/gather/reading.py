@@ -18,6 +18,8 @@ PIECE_BYTES: Final = 2**20
 UNPACKED_RATIO_MAX: Final = 400
 RATIO_COUNTS_FROM_BYTES: Final = 2**26
 _HEAD_BYTES: Final = 6
+_GZIP, _XZ, _BZIP2, _ZSTD = b"\x1f\x8b", b"\xfd7zXZ\x00", b"BZh", b"\x28\xb5\x2f\xfd"
+_PACKED: Final = (_GZIP, _XZ, _BZIP2, _ZSTD)
 
 
 class ReadingError(Exception):
@@ -39,8 +41,7 @@ def pieces(path: Path) -> Iterator[Piece]:
     """
     try:
         with path.open("rb") as stored:
-            head = stored.read(_HEAD_BYTES)
-            stored.seek(0)
+            head = stored.peek(_HEAD_BYTES)[:_HEAD_BYTES]
             yield from _bounded(path, stored, *_unpacker(path, stored, head))
     except OSError as error:  # of the system, and of gzip and bzip2 about their data
         raise ReadingError(f"{path}: cannot be read to its end: {error.strerror or error}") from error
@@ -51,7 +52,7 @@ def _bounded(path: Path, stored: IO[bytes], source: Any, damages: tuple[type[Exc
     try:
         while data := source.read(PIECE_BYTES):
             read_bytes += len(data)
-            at = stored.tell()
+            at = stored.tell() if stored.seekable() else read_bytes
             yield Piece(data, at)
             if read_bytes > RATIO_COUNTS_FROM_BYTES and read_bytes > UNPACKED_RATIO_MAX * at:
                 raise ReadingError(
@@ -63,13 +64,15 @@ def _bounded(path: Path, stored: IO[bytes], source: Any, damages: tuple[type[Exc
 
 def _unpacker(path: Path, stored: IO[bytes], head: bytes) -> tuple[Any, tuple[type[Exception], ...]]:
     """Where to read from, and what it raises for damaged data."""
-    if head.startswith(b"\x1f\x8b"):
+    if head.startswith(_PACKED) and not stored.seekable():
+        raise ReadingError(f"{path}: is a packed stream; unpack it before, as in <(zcat FILE)")
+    if head.startswith(_GZIP):
         return gzip.GzipFile(fileobj=stored), (EOFError, zlib.error)
-    if head.startswith(b"\xfd7zXZ\x00"):
+    if head.startswith(_XZ):
         return lzma.LZMAFile(stored), (EOFError, lzma.LZMAError)
-    if head.startswith(b"BZh"):
+    if head.startswith(_BZIP2):
         return bz2.BZ2File(stored), (EOFError,)
-    if head.startswith(b"\x28\xb5\x2f\xfd"):
+    if head.startswith(_ZSTD):
         try:
             zstandard = importlib.import_module("zstandard")
         except ImportError as error:

@@ -19,6 +19,7 @@ from closeranks.events import (
     Diagnosed,
     IncidentClosed,
     IncidentOpened,
+    NodeUnwell,
     ProcessExited,
     ProcessFailed,
     ProcessSeated,
@@ -139,6 +140,17 @@ def _evidence(record: Record, incident: int | None, file: str) -> Evidence | Non
                 at_s=record.wall_s,
                 order=record.seq,
                 code=code,
+            )
+        case NodeUnwell() as unwell:
+            return Evidence(
+                source=Source.TELEMETRY,
+                rule=harmless(unwell.sign),
+                text=harmless(unwell.detail)[:TEXT_CHARS_MAX],
+                place=place,
+                standing=Standing.CONTEXT,
+                unit=Unit(node=harmless(record.node)),
+                at_s=record.wall_s,
+                order=record.seq,
             )
         case Diagnosed() as found if found.incident == incident and found.fault not in _FROM_ENDS:
             known_fault = found.fault if found.fault in faults.CATALOGUE else ""

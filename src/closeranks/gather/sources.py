@@ -83,7 +83,7 @@ def logs_in(places: Sequence[Path], *, kernel: bool = False) -> list[LogFile]:
 
 
 def _files(place: Path) -> Iterator[Path]:
-    if place.is_file():
+    if place.exists() and not place.is_dir():  # a pipe as well, if it was named: <(kubectl logs ...)
         yield place
     elif place.is_dir():
         # Symbolic links below a folder may lead in circles or elsewhere: only what was named itself is followed.

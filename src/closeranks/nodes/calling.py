@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from closeranks.nodes.backoff import Backoff, wait_s
+from closeranks.decide.retry_budget import Backoff, wait_s
 from closeranks.nodes.handshake import LINK, Keys, NotProved, prove_as_caller
 from closeranks.nodes.link import READ_BYTES, Connection, Ears, End, Ended
 from closeranks.nodes.proving import PROVE_S, Proving
@@ -113,7 +113,7 @@ class Caller:
                 await call(address, self._keys, LINK, self._taker(epoch, ended), self._patience.connect_s)
             except (OSError, NotProved) as error:
                 failures += 1
-                again_s = wait_s(self._patience.backoff, failures, self._draw)
+                again_s = wait_s(self._patience.backoff, failures, self._draw.random())
                 reason = str(error) or f"no connection within {self._patience.connect_s:g} s"
                 self._hearer.on_missed(Missed(address, epoch, failures, reason, again_s))
             else:
@@ -121,7 +121,7 @@ class Caller:
                 await self._until(ended)
                 # A leader that takes callers and drops them at once is no success.
                 failures = 1 if loop.time() - up_s > self._patience.backoff.ceiling_s else failures + 1
-                again_s = wait_s(self._patience.backoff, failures, self._draw)
+                again_s = wait_s(self._patience.backoff, failures, self._draw.random())
             await asyncio.sleep(again_s)
 
     def _taker(self, epoch: int, ended: asyncio.Future[End]) -> Callable[[asyncio.Transport], None]:

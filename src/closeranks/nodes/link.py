@@ -89,17 +89,17 @@ class Connection(asyncio.BufferedProtocol):
             FrameError: the word is too long for a frame; nothing was sent.
         """
         if self.is_open:
-            self.send_frame(encode(word))
+            self.send_frames(encode(word))
 
-    def send_frame(self, frame: bytes) -> None:
-        """Send what ``frames.encode`` made of a word, as ``send`` does."""
+    def send_frames(self, frames: bytes) -> None:
+        """Send what ``frames.encode`` made of one word or several, as ``send`` does."""
         if not self.is_open:
             return
         waiting_bytes = self._transport.get_write_buffer_size()
         if waiting_bytes > WAITING_BYTES_MAX:
             self.abort(f"{waiting_bytes} bytes wait for a peer that does not read", Ended.SLOW)
             return
-        self._transport.write(frame)
+        self._transport.write(frames)
 
     def abort(self, reason: str, how: Ended = Ended.CUT) -> None:
         """Cut it at once. What waits is dropped, here and in the kernel, and the peer sees a reset."""

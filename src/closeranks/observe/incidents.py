@@ -8,6 +8,8 @@ import msgspec
 
 from closeranks.events import (
     AnyEvent,
+    CanaryFailed,
+    CanaryPassed,
     Decided,
     Diagnosed,
     ErrorSeen,
@@ -22,6 +24,7 @@ from closeranks.events import (
 )
 from closeranks.observe.history import History, Span, history_of
 from closeranks.observe.stalls import LOST_ATTEMPT, lost_attempts, lost_before
+from closeranks.observe.text import canary_text
 
 OPEN = "open"
 _WITHIN_S = 5.0  # a process tells of its exception at most this long before its loss is noticed
@@ -72,6 +75,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     first_step_s: float | None  # from the first sign to the close of the first new step
     normal_s: float | None  # until step time was back in its band
     steps_lost: int | None
+    canary: str  # what the steps after it showed; "": no verdict
     outcome: str  # "recovered", "stopped" or "open"
     crashes: tuple[CrashText, ...]
     stacks: tuple[StackFile, ...]
@@ -121,6 +125,7 @@ def _incident(history: History, told: list[Record], attempts: list[Span], events
         first_step_s=None if closed is None else closed.first_step_s,
         normal_s=None if normal is None else normal.after_s,
         steps_lost=None if closed is None else closed.steps_lost,
+        canary=next((canary_text(e) for e in events if isinstance(e, CanaryPassed | CanaryFailed)), ""),
         outcome=OPEN if closed is None else closed.outcome,
         crashes=_crashes(history, told, span, procs, seats),
         stacks=_stacks(history, told, span, procs),

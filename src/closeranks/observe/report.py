@@ -304,6 +304,8 @@ def _print_incident(console: Console, row: Incident) -> None:
     _indented(console, f"phases, s: {phases or '-'}", "dim")
     for taken in row.rungs:
         _indented(console, f"term {taken.term}: {taken.rung.value}, because {taken.reason}", "dim")
+    if row.canary:
+        _indented(console, row.canary, "dim")
     for crash in row.crashes:
         _indented(console, f"{crash.process} at {crash.where}, step {crash.step}: {crash.error}: {crash.message}")
     for stack in row.stacks:

@@ -9,12 +9,17 @@ from enum import IntEnum
 from closeranks.events import (
     Account,
     AnyEvent,
+    BatchesSplitFiner,
+    CanaryFailed,
+    CanaryPassed,
     CheckpointCommitted,
     CheckpointsRetired,
     CheckpointVerified,
     CoordinatorBegan,
     CoordinatorFollowed,
     CoordinatorLost,
+    CorruptionCleared,
+    CorruptionSuspected,
     CurveSeen,
     DeadlineChanged,
     Decided,
@@ -27,10 +32,13 @@ from closeranks.events import (
     IncidentWidened,
     NetworkSlow,
     NodeAccepted,
+    NodeBlamed,
     NodeGone,
+    NodeQuarantined,
     NodeStarted,
     NodeUnwell,
     NormalAgain,
+    PersonNeeded,
     PhaseBegan,
     PreflightDone,
     ProcessExited,
@@ -102,6 +110,10 @@ _TROUBLES = (
     StragglerNamed,
     NetworkSlow,
     NodeUnwell,
+    CanaryFailed,
+    CorruptionSuspected,
+    NodeQuarantined,
+    PersonNeeded,
 )
 
 
@@ -144,7 +156,10 @@ def how_ended(exited: ProcessExited) -> str:
 
 def describe(event: AnyEvent) -> str:
     """What happened, in words."""
-    parts = (_describe_life, _describe_nodes, describe_health, _describe_trouble, _describe_recovery, _describe_state)
+    parts = (
+        *(_describe_life, _describe_nodes, describe_health, _describe_trouble, _describe_recovery),
+        *(_describe_doubts, _describe_state),
+    )
     return next((told for part in parts if (told := part(event))), type(event).__name__)
 
 
@@ -251,6 +266,46 @@ def _describe_recovery(event: AnyEvent) -> str:
             return f"incident {event.incident} {event.outcome}{after}, steps lost: {event.steps_lost}"
         case NormalAgain():
             return f"incident {event.incident}: step time is normal again after {event.after_s:.2f} s"
+        case BatchesSplitFiner():
+            return f"incident {event.incident}: memory was exhausted, batches are split {event.finer} times finer"
+        case CanaryPassed() | CanaryFailed():
+            return f"incident {event.incident}: {canary_text(event)}"
+    return ""
+
+
+def canary_text(event: CanaryPassed | CanaryFailed) -> str:
+    """What came of the steps that were watched after a recovery, with its numbers."""
+    if isinstance(event, CanaryFailed):
+        return f"canary failed at step {event.step}: {event.reason}"
+    when = "at once" if event.back_after_steps == 0 else f"after {counted(event.back_after_steps, 'step')}"
+    parts = [f"training is what it was before, {when}"]
+    if event.loss is not None:
+        parts.append(f"loss {event.loss:.4g}{_between(event.loss_band)}")
+    if event.grad_norm is not None:
+        parts.append(f"gradient norm {event.grad_norm:.4g}{_between(event.norm_band)}")
+    parts.append(f"step {event.step_s:.3g} s{_between(event.step_band_s)}")
+    if event.replicas:
+        parts.append(f"digests equal on {counted(event.replicas, 'seat')}")
+    return f"canary passed at step {event.step}: {', '.join(parts)}"
+
+
+def _between(band: tuple[float, float] | None) -> str:
+    return "" if band is None else f" (band {band[0]:.4g} to {band[1]:.4g})"
+
+
+def _describe_doubts(event: AnyEvent) -> str:
+    match event:
+        case CorruptionSuspected():
+            return f"the state may hold wrong values ({event.source}): {event.detail}; saves are not trusted until then"
+        case CorruptionCleared():
+            return f"saves are trusted again ({event.source}): {event.detail}"
+        case NodeBlamed():
+            where = f", {event.unit}" if event.unit else ""
+            return f"incident {event.incident}: {event.fault} counts against {event.host}{where}"
+        case NodeQuarantined():
+            return f"{event.host} is kept out for {event.hours:.3g} h: {event.reason}"
+        case PersonNeeded():
+            return f"a person is needed about {event.about}: {event.reason}"
     return ""
 
 

@@ -134,7 +134,7 @@ class Carry:
             if isinstance(decision.event, IncidentClosed) and self._watch.stragglers is not None:
                 self._watch.stragglers.recovered(decision.event.first_step_s)
         elif isinstance(decision.event, Decided):
-            self._keeping.loss_seen(decision.event.rung)
+            self._keeping.loss_seen(decision.event)
         elif isinstance(decision.event, ErrorSeen) and decision.event.detector in (Seen.DIGEST, Seen.OUTVOTED):
             self._keeping.suspect(decision.event.detail)
         elif isinstance(decision.event, CorruptionSuspected):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from closeranks.decide.choice import FROM_SCRATCH
 from closeranks.decide.save_interval import Losses, history_of
-from closeranks.events import Decided, Record, RunEnded, Rung, RunResumed
+from closeranks.events import Decided, Record, RunEnded, RunResumed
 from closeranks.journal import read
 from closeranks.plan.reliability_file import from_toml
 
 _RUNS_MAX = 32  # that are followed back
-_RESTARTS = (Rung.COLD_RESTART, Rung.ROLL_BACK)
 
 
 def known_losses(resume: str | None, reliability: str | None, nodes: int = 1) -> Losses:
@@ -48,7 +48,7 @@ def _of_runs(resume: str | None) -> list[Losses]:
 
 
 def _of_run(records: list[Record]) -> Losses:
-    restarts = {r.event.incident for r in records if isinstance(r.event, Decided) and r.event.rung in _RESTARTS}
+    restarts = {r.event.incident for r in records if isinstance(r.event, Decided) and r.event.rung in FROM_SCRATCH}
     ended = next((r.event for r in reversed(records) if isinstance(r.event, RunEnded)), None)
     died = ended is None or ended.outcome == "failed"  # whoever was asked to end has lost nothing
     watched_s = max(0.0, records[-1].mono_s - records[0].mono_s)

@@ -26,7 +26,13 @@ OPENBLAS = "OPENBLAS_NUM_THREADS"  # numpy's import would start a thread, and a 
 OMP = "OMP_NUM_THREADS"
 USER_SETTINGS = "CLOSERANKS_USER_"  # prefix under which the user's own values of the two travel
 
-_FORWARDED = {signal.SIGINT: signal.SIGINT, signal.SIGTERM: signal.SIGTERM, signal.SIGHUP: signal.SIGTERM}
+_FORWARDED = {
+    signal.SIGINT: signal.SIGINT,
+    signal.SIGTERM: signal.SIGTERM,
+    signal.SIGHUP: signal.SIGTERM,
+    # For schedulers that signal every process of a job: whoever does not know this one ignores it, as workers do.
+    signal.SIGURG: signal.SIGTERM,
+}
 
 
 def supervisor_environment(environment: Mapping[str, str], seats: int) -> dict[str, str]:

@@ -12,9 +12,10 @@ from typing import Final
 
 from closeranks import messages
 from closeranks.cluster import saving_words as words
+from closeranks.decide.choice import FROM_SCRATCH
 from closeranks.decide.protocol import EndRun, Origin
 from closeranks.decide.restore_points import RestorePoint, restore_points
-from closeranks.events import Rung, StepClosed
+from closeranks.events import Decided, StepClosed
 from closeranks.run.circle import Circle, Hearers, Role
 from closeranks.run.context import Context
 from closeranks.run.loading import Begin, Loading
@@ -46,6 +47,7 @@ class Keeping:
         self._before_step: int | None = None  # it begins with state of an earlier step; None: whatever there is
         self._unbegun: tuple[Origin | None, float] | None = None  # what waits for the lead's keeper, and since when
         self._role = circle.role
+        self._cold_incident = 0  # newest in which state had to be read from a save
         self._settle: Callable[[int], None] = lambda _: None
         if parts is not None:
             circle.attach(Hearers(self._from_lead, self._to_lead, self._seated))
@@ -224,10 +226,12 @@ class Keeping:
             parts.saver.generations.write_off_from(self._before_step, why)
         self._loading.begin(restore_points(origin, step, parts.saver.generations.all, elsewhere))
 
-    def loss_seen(self, rung: Rung) -> None:
-        """A recovery was decided."""
+    def loss_seen(self, decided: Decided) -> None:
+        """A recovery was decided; in one incident state is lost once, however often the group starts."""
+        cold = decided.rung in FROM_SCRATCH and decided.incident != self._cold_incident
+        self._cold_incident = decided.incident if cold else self._cold_incident
         if self._parts is not None and self._circle.role is Role.LEAD:
-            self._parts.saves.loss_seen(cold=rung in (Rung.COLD_RESTART, Rung.ROLL_BACK))
+            self._parts.saves.loss_seen(cold=cold)
 
     def suspect(self, detail: str) -> None:
         """Seats that should hold the same state do not."""

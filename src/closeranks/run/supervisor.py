@@ -159,6 +159,8 @@ async def _supervise(folder: Path, file: RunFile, zygote: _Zygote, watched: tupl
         _watch_guardian(lifeline, context)
         try:
             ending = await _live(context, file)
+            if not ending.now:
+                await let_hooks_end(context.hooks)
         finally:
             context.starter.close()
         write_outcome(context, ending)
@@ -213,8 +215,6 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     ending = await keeping.finish(context.ending)
     if member is not None:
         await member.fall_silent()
-    if not ending.now:
-        await let_hooks_end(context.hooks)
     return ending
 
 

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from closeranks.serve.fallbacks import DEGRADED
 from closeranks.serve.http.head import Headers, Request, end_to_end, first, request_bytes
 from closeranks.serve.http.upstream import Cut
+from closeranks.serve.policies.retry_budget import retry_after_s
 from closeranks.serve.relay import Finished, NoResume, Prepare, Relay
 from closeranks.serve.sessions.keeper import Keeper
 from closeranks.serve.story import Visit
@@ -25,9 +27,9 @@ HELD_BYTES_MAX: Final = 2**20
 _PATIENCE: Final = 20  # times the allowed silence: then even a busy replica is given up
 _LOOK_AGAIN_S: Final = 0.01
 _FEW: Final = 8  # readings between two looks at the pace
-_ERROR, _SERVER_ERROR, _UNAVAILABLE, _TIMEOUT, _BAD_GATEWAY = 400, 500, 503, 504, 502
+_OK, _ERROR, _SERVER_ERROR, _UNAVAILABLE, _TIMEOUT, _BAD_GATEWAY = 200, 400, 500, 503, 504, 502
 _BUSY: Final = frozenset({429, 503})
-_OUTCOMES: Final = {Cut.REFUSED: Outcome.UNREACHED, Cut.STALE: Outcome.UNREACHED, Cut.SILENT: Outcome.SLOW}
+_OUTCOMES: Final = {Cut.REFUSED: Outcome.UNREACHED, Cut.STALE: Outcome.GONE, Cut.SILENT: Outcome.SLOW}
 
 
 class Attempt:
@@ -136,7 +138,7 @@ class Exchange:
 
     def __init__(self, gateway: Gateway, request: Request, client: ClientConnection, ask: Ask) -> None:
         self._gateway = gateway
-        self._traffic = gateway.traffic
+        self.traffic = gateway.traffic
         self._request = request
         self._client = client
         self.ask = ask
@@ -146,6 +148,7 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None
         self._kind = Kind.FIRST
+        self._degraded = ""  # the level of the ladder, if it is not the full service
         self._forwarding = False
         self._full = False
         self._over = False
@@ -176,7 +179,7 @@ class Exchange:
 
     def begin(self) -> None:
         """Ask for admission, and go on when it is given."""
-        match self._traffic.admit(self._gateway.now_s(), self.ask):
+        match self.traffic.admit(self._gateway.now_s(), self.ask):
             case Shed() as shed:
                 self.story.shed = True
                 self.refuse(shed.status, shed.reason, shed.retry_after_s)
@@ -191,10 +194,32 @@ class Exchange:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        now_s = self._gateway.now_s()
+        course = self.traffic.course(now_s, self.ask)
+        self.story.level = course.level
+        if course.level and not self._degrade(now_s, course.level):
+            return
         self._relay = self._gateway.relay_for(self._request, self.ask)
         if isinstance(self._relay, CompletionsRelay):
             self._keeper = self._gateway.keeper_for(self._request, self._relay, self._client.send, self.taken_over)
         self._dispatch()
+
+    def _degrade(self, now_s: float, level: int) -> bool:
+        """Ask for less; False: it is answered already, or cannot be."""
+        settings = self.traffic.ladder.levels[level].settings
+        if settings.kind == "model":
+            self._degraded = settings.name
+            self._request = self._gateway.fallbacks.smaller(self._request, settings)
+            return True
+        answer = self._gateway.fallbacks.local(self._gateway.clock(), self.ask, self._request, level)
+        if answer is None:
+            self.refuse(_UNAVAILABLE, f"the service is at level {settings.name}, which has no answer to this", 5.0)
+            return False
+        self.traffic.answered(now_s, self.ask)
+        self.story.status, self.story.whole = _OK, True
+        self._close()
+        self._client.answer(_OK, answer.headers, answer.body)
+        return False
 
     def _waited_too_long(self) -> None:
         self.refuse(_UNAVAILABLE, "waited too long for its turn", 1.0)
@@ -203,7 +228,7 @@ class Exchange:
 
     def _dispatch(self) -> None:
         now_s = self._gateway.now_s()
-        match self._traffic.place(now_s, self.ask, tuple(self._tried)):
+        match self.traffic.place(now_s, self.ask, tuple(self._tried)):
             case Nowhere() as nowhere:
                 self._give_up(nowhere.status, nowhere.reason, nowhere.retry_after_s)
             case Placed() as placed:
@@ -226,7 +251,7 @@ class Exchange:
             if not preparing:
                 relay.begin()
         attempt = self._attempt = Attempt(self, replica, now_s, preparing=preparing)
-        self._traffic.begun(now_s, self.ask, replica.settings.name, self._kind)
+        self.traffic.begun(now_s, self.ask, replica.settings.name, self._kind)
         self.story.visits.append(Visit(replica.settings.name, self._kind, now_s))
         headers = self._gateway.request_headers(request, replica, self.ask)
         data = request_bytes(request.method, replica.prefix + target, headers, body)
@@ -255,6 +280,8 @@ class Exchange:
             silent_s = now_s - attempt.heard_s
             attempt.give_up()
             self.on_cut(attempt, Cut.SILENT, f"silent for {silent_s:.2f} s")
+            if attempt.body:  # a stream knows its replica's pace; whoever waits there for a first byte does not
+                self._gateway.abandon(attempt.replica.settings.name, "silent to everybody", waiting_only=True)
         elif not self._over:
             due_s = self.ask.deadline_s if attempt is None else self._due_s(attempt)
             self._timer = self._gateway.at(max(due_s, now_s + _LOOK_AGAIN_S), self._look)
@@ -270,7 +297,7 @@ class Exchange:
         if now_s >= attempt.heard_s + _PATIENCE * allowed_s:
             return True
         works = attempt.body > 0 and now_s < attempt.replica.heard_s + allowed_s
-        return not works and self._traffic.elsewhere(now_s, self.ask, attempt.replica.settings.name)
+        return not works and self.traffic.elsewhere(now_s, self.ask, attempt.replica.settings.name)
 
     def _end_attempt(self, outcome: Outcome, detail: str = "") -> None:
         attempt, self._attempt = self._attempt, None
@@ -280,7 +307,8 @@ class Exchange:
         now_s = self._gateway.now_s()
         visit = self.story.visits[-1]
         visit.ended_s, visit.outcome, visit.detail = now_s, outcome, detail
-        self._traffic.ended(now_s, self.ask, attempt.replica.settings.name, outcome)
+        wait_s = retry_after_s(first(attempt.headers, b"retry-after")) if outcome is Outcome.BUSY else None
+        self.traffic.ended(now_s, self.ask, attempt.replica.settings.name, outcome, wait_s)
 
     # --- what a replica says --------------------------------------------------------------------------------------
 
@@ -288,7 +316,7 @@ class Exchange:
         """Status and headers."""
         attempt.heard_s = attempt.replica.heard_s = self._gateway.now_s()
         if attempt.status < _ERROR:
-            self._traffic.heard(attempt.heard_s, attempt.replica.settings.name)
+            self.traffic.heard(attempt.heard_s, self.ask, attempt.replica.settings.name)
         if attempt.preparing or attempt.status >= _SERVER_ERROR or attempt.status in _BUSY or self._client.started:
             return  # judged when it is complete, or as a continuation
         streamed = (first(attempt.headers, b"content-type") or b"").startswith(b"text/event-stream")
@@ -305,6 +333,8 @@ class Exchange:
         headers = [*end_to_end(attempt.headers), *self._gateway.response_headers(self.ask, attempt.replica, self._kind)]
         if self._relay is not None:
             headers.append((b"x-closeranks-resume", self._relay.exactness.encode()))
+        if self._degraded:
+            headers.append((DEGRADED, self._degraded.encode()))
         if self._keeper is not None:
             headers.append((b"x-closeranks-stream", self._keeper.stream.encode()))
         self._client.start(attempt.status, headers, length)
@@ -382,6 +412,8 @@ class Exchange:
             self._end_attempt(Outcome.CLIENT_FAULT if status >= _ERROR else Outcome.OK)
             if not self._forwarding:
                 body = b"".join(attempt.held)
+                if status == _OK and not self._degraded:
+                    self._gateway.fallbacks.keep(self._gateway.now_s(), self.ask, self._request, body)
                 self._forward(attempt, len(body))
                 self._client.send(body)
             elif relay is not None:
@@ -421,7 +453,8 @@ class Exchange:
             return
         again = self._again(Kind.RETRY)
         if isinstance(again, Enough):
-            self._give_up(_TIMEOUT if cut is Cut.SILENT else _BAD_GATEWAY, f"{reason}; {again.reason}")
+            status = _TIMEOUT if cut is Cut.SILENT else _BAD_GATEWAY
+            self._give_up(status, f"{reason}; {again.reason}", again.retry_after_s)
         else:
             self._after(again.after_s)
 
@@ -442,7 +475,7 @@ class Exchange:
 
     def _again(self, kind: Kind) -> Again | Enough:
         self._kind = kind
-        return self._traffic.again(self._gateway.now_s(), self.ask, kind, len(self._tried))
+        return self.traffic.again(self._gateway.now_s(), self.ask, kind, tuple(self._tried))
 
     def _after(self, pause_s: float) -> None:
         if pause_s <= 0:
@@ -451,6 +484,13 @@ class Exchange:
             self._pause = self._gateway.at(self._gateway.now_s() + pause_s, self._dispatch)
 
     # --- what the client does -------------------------------------------------------------------------------------
+
+    def abandon(self, replica: str, reason: str, *, waiting_only: bool) -> None:
+        """What this replica was asked is asked of another one."""
+        attempt = self._attempt
+        if attempt is not None and attempt.replica.settings.name == replica and not (waiting_only and attempt.body):
+            attempt.give_up()
+            self.on_cut(attempt, Cut.RESET, reason)
 
     def client_gone(self) -> None:
         """Cancel upstream at once."""

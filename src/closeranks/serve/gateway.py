@@ -8,18 +8,26 @@ import itertools
 import secrets
 import ssl
 import time
+import weakref
 from collections.abc import Callable
+from random import Random
 
+from closeranks.serve.asking import IDEMPOTENCY, Asker, BadPriority
 from closeranks.serve.exchange import Exchange
+from closeranks.serve.fallbacks import Fallbacks
 from closeranks.serve.http.head import Headers, Request, end_to_end
-from closeranks.serve.http.server import ClientConnection, Limits
-from closeranks.serve.http.upstream import Pool, Target
+from closeranks.serve.http.limits import Limits
+from closeranks.serve.http.server import ClientConnection
+from closeranks.serve.http.target import Target
+from closeranks.serve.http.upstream import Pool
+from closeranks.serve.policies.deadline import BadDeadline, Clock, passed_on
 from closeranks.serve.relay import Relay
 from closeranks.serve.sessions.keeper import Keeper
 from closeranks.serve.sessions.opening import open_streams
 from closeranks.serve.sessions.record import EventId, Head, owner_of
 from closeranks.serve.sessions.store import StoreError
 from closeranks.serve.settings import ReplicaSettings, Settings
+from closeranks.serve.shared import LOOK_S, Shared
 from closeranks.serve.story import Observer, Story
 from closeranks.serve.stream.numbering import Numbering, after, last_of
 from closeranks.serve.stream.pace import Gaps, Pace
@@ -29,6 +37,7 @@ from closeranks.serve.traffic import Traffic
 from closeranks.serve.words import Ask, Kind
 
 SWEEP_S = 0.5
+KEEP_S = 2.0  # that events on their way to the store get at the end
 
 
 class Replica:
@@ -43,6 +52,10 @@ class Replica:
         self.heard_s = 0.0  # when it last sent anything to anybody
 
 
+class UnknownReplicaError(LookupError):
+    """No replica has that name."""
+
+
 class Gateway:
     """One process of the gateway. Call ``start`` in its loop."""
 
@@ -50,18 +63,22 @@ class Gateway:
         self.settings = settings
         self.limits: Limits = settings.limits
         self.connections: set[ClientConnection] = set()
-        self.traffic = Traffic(settings)
-        context = ssl.create_default_context() if any(r.url.startswith("https") for r in settings.replica) else None
-        self.replicas = {
-            replica.name: Replica(replica, settings.timeouts.connect_s, context) for replica in settings.replica
-        }
+        part = 1 / settings.listen.processes
+        self._part = part
+        self._random = Random()  # noqa: S311 - spreads pauses, keeps no secret
+        self.traffic = Traffic(settings, self._random, part=part)
+        self._asker = Asker(settings)
+        self.fallbacks = self._fallbacks(settings)
+        self.replicas = {replica.name: self._replica(replica, settings) for replica in settings.replica}
         self._invariant = all(replica.invariant for replica in settings.replica)
         self._gaps: dict[str, Gaps] = {}
         self.observers: tuple[Observer, ...] = ()
         self._streams = open_streams(settings.sessions)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
+        self._name = secrets.token_hex(8).encode()  # no other process numbers requests under it
         self._waiting: dict[int, Exchange] = {}
         self._open: set[Exchange] = set()
         self._idle = asyncio.Event()
@@ -110,15 +127,24 @@ class Gateway:
         for task in list(self._tasks):
             task.cancel()
         if self._streams is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.gather(*(keeper.settled() for keeper in self._keepers)), KEEP_S)
             await self._streams.close()
         for observer in self.observers:
             observer.close()
         await asyncio.sleep(0)
 
+    def share(self, shared: Shared) -> None:
+        """Tell other processes of this gateway which breakers open, and hear it from them; until the loop ends."""
+        shared.exchange(self.now_s(), self.traffic.fleet)
+        self._loop.call_later(LOOK_S, self.share, shared)
+
     def _sweep(self) -> None:
         now_s = self.now_s()
         for connection in [one for one in self.connections if one.expires_s <= now_s]:
             connection.expire()
+        for traffic in {self.traffic, *(exchange.traffic for exchange in self._open)}:  # old ones after a reload
+            self._admit(traffic.tick(now_s))
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -131,9 +157,14 @@ class Gateway:
         """Call ``do`` then."""
         return self._loop.call_at(when_s, do)
 
-    def begin(self, request: Request, client: ClientConnection) -> Exchange:
+    def begin(self, request: Request, client: ClientConnection) -> Exchange | None:
         """See Front."""
-        exchange = Exchange(self, request, client, self._ask(request))
+        try:
+            ask = self._asker.ask(request, self.clock(), next(self._numbers))
+        except (BadDeadline, BadPriority) as error:
+            client.fail(400, str(error))
+            return None
+        exchange = Exchange(self, request, client, ask)
         self._open.add(exchange)
         seen = EventId.parse((request.header(b"last-event-id") or b"").decode("latin-1"))
         if seen is None or self._streams is None:
@@ -144,10 +175,64 @@ class Gateway:
             task.add_done_callback(self._tasks.discard)
         return exchange
 
-    def _ask(self, request: Request) -> Ask:
-        del request
-        now_s = self.now_s()
-        return Ask(number=next(self._numbers), arrived_s=now_s, deadline_s=now_s + self.settings.timeouts.request_s)
+    def clock(self) -> Clock:
+        """This moment on both clocks."""
+        return Clock(self.now_s(), time.time())
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have not ended."""
+        return len(self._open)
+
+    def order(self, replica: str, order: str) -> None:
+        """An operator's order: ``drain`` or ``eject`` takes a replica out (eject cuts what it does), ``readmit`` not.
+
+        Raises:
+            UnknownReplicaError: there is no such replica; nothing has changed.
+        """
+        if replica not in self.replicas:
+            raise UnknownReplicaError(f"no replica {replica!r}; known: {', '.join(self.replicas)}")
+        if order == "readmit":
+            self.traffic.fleet.readmit(replica)
+            return
+        self.traffic.fleet.take_out(replica, f"{order} by the operator")
+        if order == "eject":
+            self.abandon(replica, "ejected by the operator")
+
+    def abandon(self, replica: str, reason: str, *, waiting_only: bool = False) -> None:
+        """Whatever is asked of this replica is asked of others; ``waiting_only``: unless it has begun to answer."""
+        for exchange in list(self._open):
+            exchange.abandon(replica, reason, waiting_only=waiting_only)
+
+    def reload(self, settings: Settings) -> str:
+        """Use other settings from now on; requests that have begun end under the old ones.
+
+        Returns:
+            What was done. Where the gateway listens cannot be changed while it runs.
+        """
+        before = set(self.replicas)
+        replicas = {}
+        for replica in settings.replica:
+            known = self.replicas.get(replica.name)
+            same = known is not None and known.settings == replica
+            replicas[replica.name] = known if known is not None and same else self._replica(replica, settings)
+        moved = settings.listen != self.settings.listen or settings.admin != self.settings.admin
+        self.settings, self.limits, self.replicas = settings, settings.limits, replicas
+        self.traffic, self._asker = Traffic(settings, self._random, part=self._part), Asker(settings)
+        self.fallbacks = self._fallbacks(settings)
+        self._invariant = all(replica.invariant for replica in settings.replica)
+        told = [f"{len(replicas)} replicas"]
+        told += [f"{name} is new" for name in sorted(set(replicas) - before)]
+        told += [f"{name} is out" for name in sorted(before - set(replicas))]
+        told += ["[listen] and [admin] take effect at the next start"] if moved else []
+        return f"read again: {', '.join(told)}"
+
+    def _fallbacks(self, settings: Settings) -> Fallbacks:
+        return Fallbacks([level.settings for level in self.traffic.ladder.levels], settings.cache)
+
+    def _replica(self, replica: ReplicaSettings, settings: Settings) -> Replica:
+        context = ssl.create_default_context() if replica.url.startswith("https") else None
+        return Replica(replica, settings.timeouts.connect_s, context)
 
     def story_of(self, request: Request, ask: Ask) -> Story:
         """The beginning of what will be told of a request."""
@@ -178,7 +263,10 @@ class Gateway:
         if not self._open:
             self._idle.set()
         self._waiting.pop(exchange.ask.number, None)
-        for number in self.traffic.done(self.now_s(), exchange.ask):
+        self._admit(exchange.traffic.done(self.now_s(), exchange.ask))
+
+    def _admit(self, numbers: tuple[int, ...]) -> None:
+        for number in numbers:
             waiting = self._waiting.pop(number, None)
             if waiting is not None:
                 waiting.admitted()
@@ -192,6 +280,7 @@ class Gateway:
         head = Head(stream=secrets.token_hex(16), owner=_owner(request), target=request.target, body=request.body)
         keeper = Keeper(self.settings.sessions, self._streams, send, lost)
         keeper.begin(head)
+        self._keepers.add(keeper)
         relay.number(Numbering(EventId(head.stream, 0, 0)))
         return keeper
 
@@ -216,6 +305,7 @@ class Gateway:
         relay.number(Numbering(last_of(claimed.entries, seen.stream), seen))
         keeper = Keeper(self.settings.sessions, streams, client.send, exchange.taken_over)
         keeper.take_over(seen.stream, claimed.generation)
+        self._keepers.add(keeper)
         exchange.go_on(first, relay, keeper, after(claimed.entries, seen))
 
     def relay_for(self, request: Request, ask: Ask) -> Relay | None:
@@ -230,9 +320,11 @@ class Gateway:
 
     def request_headers(self, request: Request, replica: Replica, ask: Ask) -> Headers:
         """The headers that a replica gets."""
-        del ask
         kept = [header for header in end_to_end(request.headers) if header[0] not in (b"host", b"expect")]
-        return [(b"host", replica.authority), *kept, (b"x-forwarded-for", request.client.encode())]
+        headers = [(b"host", replica.authority), *passed_on(kept, ask.deadline_s, self.clock())]
+        if request.method == b"POST" and request.header(IDEMPOTENCY) is None:
+            headers.append((IDEMPOTENCY, b"%b-%d" % (self._name, ask.number)))  # the same for all attempts at it
+        return [*headers, (b"x-forwarded-for", request.client.encode())]
 
     def response_headers(self, ask: Ask, replica: Replica, kind: Kind) -> Headers:
         """The headers that are added to an answer."""

@@ -7,8 +7,22 @@ from typing import Literal
 
 import msgspec
 
-from closeranks.serve.http.server import Limits
-from closeranks.serve.http.upstream import Target
+from closeranks.serve.admin_settings import AdminSettings
+from closeranks.serve.http.limits import Limits
+from closeranks.serve.http.target import Target
+from closeranks.serve.policies.admission import AdmissionSettings
+from closeranks.serve.policies.answers import CacheLimits
+from closeranks.serve.policies.breaker import BreakerSettings
+from closeranks.serve.policies.dependency import DependencySettings
+from closeranks.serve.policies.health import HealthSettings
+from closeranks.serve.policies.ladder import LadderSettings
+from closeranks.serve.policies.limiter import LimiterSettings
+from closeranks.serve.policies.placement import warnings
+from closeranks.serve.policies.redundancy import RedundancySettings
+from closeranks.serve.policies.retry_budget import BudgetSettings
+from closeranks.serve.policies.router import Load, RoutingSettings
+from closeranks.serve.policies.tenants import TenantSettings
+from closeranks.serve.probe_settings import ProbeSettings
 from closeranks.serve.sessions.settings import SessionSettings
 from closeranks.serve.stream.pace import PaceLimits
 from closeranks.serve.stream.policy import StreamPolicy
@@ -70,6 +84,20 @@ class Settings(_Part, frozen=True):
     streams: StreamPolicy = StreamPolicy()
     stall: PaceLimits = PaceLimits()
     sessions: SessionSettings = SessionSettings()
+    probe: ProbeSettings = ProbeSettings()
+    admin: AdminSettings = AdminSettings()
+    access_log: str | None = None  # a file; "": standard output; left out: none
+    health: HealthSettings = HealthSettings()
+    breaker: BreakerSettings = BreakerSettings()
+    routing: RoutingSettings = RoutingSettings()
+    budget: BudgetSettings = BudgetSettings()
+    limiter: LimiterSettings = LimiterSettings()
+    admission: AdmissionSettings = AdmissionSettings()
+    tenant: tuple[TenantSettings, ...] = ()
+    ladder: LadderSettings = LadderSettings()
+    cache: CacheLimits = CacheLimits()
+    dependency: tuple[DependencySettings, ...] = ()
+    redundancy: RedundancySettings = RedundancySettings()
 
 
 def parse(text: str, name: str) -> Settings:
@@ -86,22 +114,54 @@ def parse(text: str, name: str) -> Settings:
     return settings
 
 
+def risks(settings: Settings) -> list[str]:
+    """What the replicas cannot survive, in words; see ``policies.placement``."""
+    tiers: dict[str, list[Load]] = {}
+    for replica in settings.replica:
+        load = Load(
+            name=replica.name,
+            capacity=float(replica.capacity),
+            domain=replica.domain,
+            standby=replica.role == "standby",
+        )
+        tiers.setdefault(replica.tier, []).append(load)
+    return [f"tier {tier}: {told}" if tier else told for tier, loads in tiers.items() for told in warnings(loads)]
+
+
 def _check(settings: Settings) -> None:
     if not settings.replica:
         raise Misfit(("replica",), "expected at least one [[replica]] with name and url")
-    names = [replica.name for replica in settings.replica]
+    _check_names("replica", [replica.name for replica in settings.replica])
     for index, replica in enumerate(settings.replica):
-        if names.index(replica.name) != index:
-            raise Misfit(("replica", index, "name"), f"{replica.name!r} is there twice; give each a name of its own")
         try:
             Target.of(replica.url)
         except ValueError as error:
             raise Misfit(("replica", index, "url"), str(error)) from None
         if replica.capacity < 1:
             raise Misfit(("replica", index, "capacity"), f"expected from 1, got {replica.capacity}")
+    _check_ladder(settings)
+    for key, named in (("tenant", settings.tenant), ("dependency", settings.dependency)):
+        _check_names(key, [one.name for one in named])
     if not 0 <= settings.listen.port < 2**16:
         raise Misfit(("listen", "port"), f"expected 0 (any free one) to 65535, got {settings.listen.port}")
     if settings.listen.processes < 1:
         raise Misfit(("listen", "processes"), f"expected from 1, got {settings.listen.processes}")
     if bool(settings.listen.tls_cert) != bool(settings.listen.tls_key):
         raise Misfit(("listen", "tls_cert"), "expected tls_cert and tls_key together, got one of them")
+
+
+def _check_ladder(settings: Settings) -> None:
+    tiers = {replica.tier for replica in settings.replica}
+    if "" not in tiers:
+        raise Misfit(("replica", 0, "tier"), "expected at least one replica without a tier: they are the full service")
+    for index, level in enumerate(settings.ladder.level):
+        if level.kind == "model" and level.tier not in tiers:
+            known = ", ".join(sorted(tiers - {""})) or "none"
+            raise Misfit(("ladder", "level", index, "tier"), f"no replica has tier {level.tier!r}; known: {known}")
+    _check_names("ladder.level", [level.name for level in settings.ladder.level])
+
+
+def _check_names(table: str, names: list[str]) -> None:
+    for index, name in enumerate(names):
+        if names.index(name) != index:
+            raise Misfit((*table.split("."), index, "name"), f"{name!r} is there twice; give each a name of its own")

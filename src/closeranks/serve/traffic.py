@@ -1,67 +1,297 @@
 """All decisions about requests in one place: who may begin, where, and whether it is tried again. Pure.
 
-The data path asks and tells; the policies behind it (``serve.policies``) never see a socket.
+The data path asks and tells; the policies behind it (``serve.policies``) never see a socket. The order of calls for
+one request: ``admit``; if it waits, until ``done`` of another (or ``tick``) names it; ``course``; then ``place``,
+``begun``, ``heard`` and ``ended`` for each attempt, with ``again`` between two of them; at last ``done``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from random import Random
 from typing import Final
 
-from closeranks.serve.settings import Settings
-from closeranks.serve.words import Admitted, Again, Ask, Enough, Kind, Nowhere, Outcome, Placed, Shed, Waits
+import msgspec
 
-TRIES_MAX: Final = 4
+from closeranks.serve.policies.admission import Admission
+from closeranks.serve.policies.breaker import Ticket
+from closeranks.serve.policies.dependency import Dependency
+from closeranks.serve.policies.fleet import Fleet, Question
+from closeranks.serve.policies.health import Check, Finding
+from closeranks.serve.policies.ladder import Course, Ladder, LevelSettings, Moved, Signals
+from closeranks.serve.policies.limiter import Limiter
+from closeranks.serve.policies.redundancy import Quarantine, sampled
+from closeranks.serve.policies.retry_budget import Permit, RetryBudget, backoff_s
+from closeranks.serve.policies.router import Load
+from closeranks.serve.policies.tenants import TenantSettings
+from closeranks.serve.policies.window import Durations, Tally
+from closeranks.serve.settings import Settings
+from closeranks.serve.words import (
+    NEVER_S,
+    Admitted,
+    Again,
+    Ask,
+    Enough,
+    Kind,
+    Nowhere,
+    Outcome,
+    Placed,
+    Shed,
+    Waits,
+)
+
+SIGNALS_S: Final = 10.0  # what the ladder looks at
+_P99: Final = 0.99
+_STANDARD: Final = 3  # the class whose queue the ladder looks at
+_FAULTS: Final = frozenset({Outcome.BROKEN, Outcome.SLOW, Outcome.UNREACHED, Outcome.BUSY})
+
+
+class _Life(msgspec.Struct):
+    """What is remembered of a request until it is done."""
+
+    counted: bool = True  # by the admission; what goes on after its gateway has died never asked for it
+    begun: bool = False
+    course: Course | None = None
+    began_s: float = 0.0
+    first_byte_s: float | None = None
+    sent: bool = False
+    last: Outcome | None = None
+    permit: Permit | None = None
+    tickets: dict[str, Ticket] = {}
+    retry_after_s: float | None = None
 
 
 class Traffic:
-    """The policies of one gateway."""
+    """The policies of one gateway process; ``part`` of all traffic is its own if several share the replicas."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._outstanding = {replica.name: 0 for replica in settings.replica}
-        self._doubtful: set[str] = set()  # failed somebody, and has answered nobody since
+    def __init__(self, settings: Settings, random: Random, *, part: float = 1.0) -> None:
+        self._settings = settings
+        self._random = random
+        loads = [
+            (
+                replica.tier,
+                Load(
+                    name=replica.name,
+                    capacity=float(replica.capacity),
+                    domain=replica.domain,
+                    standby=replica.role == "standby",
+                ),
+            )
+            for replica in settings.replica
+        ]
+        self.fleet = Fleet(loads, settings.health, settings.breaker, settings.routing)
+        self.budget = RetryBudget(settings.budget, part=part)
+        capacity = part * sum(load.capacity for _, load in loads if not load.standby)
+        self.limiter = Limiter(settings.limiter, capacity)
+        tenants = tuple(_part_of(tenant, part) for tenant in settings.tenant)
+        self.admission = Admission(settings.admission, tenants, self.limiter.limit)
+        self.ladder = Ladder(settings.ladder)
+        self.dependencies = {one.name: Dependency(one) for one in settings.dependency}
+        self.quarantine = Quarantine(settings.redundancy)
+        self._lives: dict[int, _Life] = {}
+        self._latencies = Durations(SIGNALS_S)
+        self._good, self._bad = Tally(SIGNALS_S), Tally(SIGNALS_S)
+
+    # --- the life of a request --------------------------------------------------------------------------------------
 
     def admit(self, now_s: float, ask: Ask) -> Admitted | Waits | Shed:
         """Whether the request may begin."""
-        del now_s, ask
-        return Admitted()
+        answer = self.admission.admit(now_s, ask)
+        if not isinstance(answer, Shed):
+            self._lives[ask.number] = _Life(begun=isinstance(answer, Admitted), began_s=now_s)
+        return answer
+
+    def course(self, now_s: float, ask: Ask) -> Course:
+        """How much of the service it gets; the level is ``ladder.levels[course.level].settings``."""
+        life = self._life(now_s, ask)
+        life.course = self.ladder.course(now_s, lambda level: self._able(now_s, level))
+        return life.course
 
     def place(self, now_s: float, ask: Ask, tried: tuple[str, ...]) -> Placed | Nowhere:
         """Where its next attempt goes; ``tried`` are replicas that have failed it, the last one last."""
-        del now_s, ask
-        names = [name for name in self._outstanding if name not in tried[-1:]] or list(self._outstanding)
-        ranked = sorted(names, key=lambda name: (name in self._doubtful, tried.count(name), self._outstanding[name]))
-        return Placed(replica=ranked[0], reason="least outstanding work")
+        tier = self._level(ask).tier
+        question = Question(tier=tier, session=ask.session, tried=tried, probes=ask.repeatable)
+        return self.fleet.place(now_s, question)
 
     def elsewhere(self, now_s: float, ask: Ask, replica: str) -> bool:
         """Whether a stream that is slow at this replica would be better off at another one."""
-        del now_s, ask
-        return any(name != replica and name not in self._doubtful for name in self._outstanding)
+        del ask
+        return self.fleet.elsewhere(now_s, replica)
 
     def begun(self, now_s: float, ask: Ask, replica: str, kind: Kind) -> None:
         """An attempt goes out."""
-        del now_s, ask, kind
-        self._outstanding[replica] += 1
+        life = self._life(now_s, ask)
+        if kind is Kind.FIRST and not life.sent:
+            self.budget.began(now_s, ask.cost)
+        life.sent = True
+        life.tickets = {**life.tickets, replica: self.fleet.begin(now_s, replica, ask.cost)}
 
-    def ended(self, now_s: float, ask: Ask, replica: str, outcome: Outcome) -> None:
-        """An attempt is over."""
-        del now_s, ask
-        self._outstanding[replica] -= 1
-        if outcome in (Outcome.SLOW, Outcome.UNREACHED, Outcome.BROKEN):
-            self._doubtful.add(replica)
+    def heard(self, now_s: float, ask: Ask, replica: str) -> None:
+        """The replica has begun to answer this request."""
+        life = self._life(now_s, ask)
+        ticket = life.tickets.get(replica)
+        if ticket is not None:
+            life.tickets[replica] = self.fleet.heard(now_s, replica, ticket)
+        if life.first_byte_s is None:
+            life.first_byte_s = now_s - life.began_s
+            self._latencies.add(now_s, life.first_byte_s)
+            self.limiter.took(now_s, life.first_byte_s, self.admission.in_flight)
+            self.admission.limit = self.limiter.limit
 
-    def heard(self, now_s: float, replica: str) -> None:
-        """The replica has begun to answer somebody."""
-        del now_s
-        self._doubtful.discard(replica)
+    def ended(self, now_s: float, ask: Ask, replica: str, outcome: Outcome, retry_after_s: float | None = None) -> None:
+        """An attempt is over; ``retry_after_s`` is what the replica asks for if it is busy."""
+        life = self._life(now_s, ask)
+        life.last, life.retry_after_s = outcome, retry_after_s
+        ticket = life.tickets.pop(replica, None)
+        if ticket is not None:
+            self.fleet.end(now_s, replica, ticket, outcome, ask.cost)
+        if outcome is Outcome.BUSY and retry_after_s is not None:
+            self.fleet.busy(now_s, replica, retry_after_s)
+        self.limiter.refused(now_s, outcome)
+        self.admission.limit = self.limiter.limit
+        self._return_permit(life)
 
-    def again(self, now_s: float, ask: Ask, kind: Kind, tries: int) -> Again | Enough:
-        """Whether the work may be tried once more, as ``kind``, after ``tries`` attempts."""
-        del now_s, kind
-        if not ask.repeatable:
-            return Enough(reason="repeating it could do harm")
-        return Again(after_s=0.0) if tries < TRIES_MAX else Enough(reason=f"{tries} attempts have failed")
+    def again(self, now_s: float, ask: Ask, kind: Kind, tried: tuple[str, ...]) -> Again | Enough:
+        """Whether the work may be tried once more, as ``kind``; ``tried`` have failed it, the last one last."""
+        life, settings, tries = self._life(now_s, ask), self._settings.budget, len(tried)
+        wait_s = life.retry_after_s
+        if not ask.repeatable and life.last is not Outcome.UNREACHED:
+            return Enough(reason="repeating it could do harm", retry_after_s=wait_s)
+        if tries >= settings.tries:
+            return Enough(reason=f"{tries} attempts have failed", retry_after_s=wait_s)
+        pause_s = 0.0 if kind is Kind.RESUME and tries == 1 else backoff_s(settings, self._random, tries)
+        if wait_s is not None and not self.fleet.others_free(now_s, tried[-1]):
+            if wait_s > settings.retry_after_max_s:
+                return Enough(reason=f"the replica asks for {wait_s:g} s", retry_after_s=wait_s)
+            pause_s += wait_s
+        if now_s + pause_s >= ask.deadline_s:
+            return Enough(reason="its deadline would pass before the next attempt", retry_after_s=wait_s)
+        permit = self.budget.take(now_s, kind, ask.cost)
+        if permit is None:
+            return Enough(reason="the budget for retries is used up", retry_after_s=wait_s)
+        self._return_permit(life)
+        life.permit = permit
+        return Again(after_s=pause_s)
+
+    def answered(self, now_s: float, ask: Ask) -> None:
+        """The request is answered without a replica: from the cache, or with a fixed answer."""
+        life = self._life(now_s, ask)
+        life.last, life.first_byte_s = Outcome.OK, now_s - life.began_s
 
     def done(self, now_s: float, ask: Ask) -> tuple[int, ...]:
         """The request is over, however it ended; the numbers of queued requests that may begin now."""
-        del now_s, ask
-        return ()
+        life = self._lives.pop(ask.number, None)
+        if life is None:
+            return ()
+        self._return_permit(life)
+        for replica, ticket in life.tickets.items():
+            self.fleet.end(now_s, replica, ticket, Outcome.GONE, ask.cost)
+        if life.sent:
+            self.budget.ended(ask.cost)
+        if life.begun:
+            self._count(now_s, ask, life)
+        if not life.counted:
+            return ()
+        return self._begin(now_s, self.admission.done(now_s, ask, begun=life.begun))
+
+    def tick(self, now_s: float) -> tuple[int, ...]:
+        """Call it once or twice a second: the ladder looks around; queued requests that may begin now."""
+        self.ladder.signal(now_s, self.signals(now_s))
+        self.admission.limit = self.limiter.limit
+        return self._begin(now_s, self.admission.next(now_s))
+
+    def _life(self, now_s: float, ask: Ask) -> _Life:
+        life = self._lives.get(ask.number)
+        if life is None:
+            life = self._lives[ask.number] = _Life(counted=False, began_s=now_s)
+        return life
+
+    def _level(self, ask: Ask) -> LevelSettings:
+        life = self._lives.get(ask.number)
+        level = 0 if life is None or life.course is None else life.course.level
+        return self.ladder.levels[level].settings
+
+    def _able(self, now_s: float, level: LevelSettings) -> bool:
+        return level.kind != "model" or self.fleet.able(now_s, level.tier)
+
+    def _begin(self, now_s: float, asks: Sequence[Ask]) -> tuple[int, ...]:
+        for ask in asks:
+            life = self._lives.get(ask.number)
+            if life is not None:
+                life.begun, life.began_s = True, now_s
+        return tuple(ask.number for ask in asks)
+
+    def _return_permit(self, life: _Life) -> None:
+        if life.permit is not None:
+            self.budget.give_back(life.permit)
+            life.permit = None
+
+    def _count(self, now_s: float, ask: Ask, life: _Life) -> None:
+        late = now_s >= ask.deadline_s
+        if late and life.first_byte_s is None:
+            self._latencies.add(now_s, now_s - life.began_s)
+        failed = late or life.last is None or life.last in _FAULTS
+        if life.last is not Outcome.GONE or late:
+            (self._bad if failed else self._good).add(now_s)
+        if life.course is not None and (life.last is not Outcome.GONE or late):
+            self.ladder.ended(now_s, life.course, None if failed else life.first_byte_s)
+
+    # --- what the checks say ----------------------------------------------------------------------------------------
+
+    def checked(self, now_s: float, replica: str, check: Check, finding: Finding, detail: str = "") -> bool:
+        """A check of a replica has ended; whether this has changed what is thought of it."""
+        if check is Check.KNOWN_ANSWER:
+            released = self.quarantine.checked(replica, right=finding is Finding.PASS)
+            if released:
+                self.fleet.readmit(replica)
+        return self.fleet.members[replica].judge.found(now_s, check, finding, detail)
+
+    def distrust(self, replica: str, reason: str) -> None:
+        """A vote was against this replica: it is out until its known answers were right again."""
+        self.quarantine.add(replica, reason)
+        self.fleet.take_out(replica, f"quarantined: {reason}")
+
+    def doubled(self, now_s: float, ask: Ask, replica: str) -> str:
+        """The replica that executes this request, too; empty: it is not compared."""
+        if not ask.repeatable or ask.stream or not sampled(self._settings.redundancy, self._random):
+            return ""
+        placed = self.fleet.place(now_s, Question(tier=self._level(ask).tier, tried=(replica,), probes=False))
+        if isinstance(placed, Nowhere) or placed.replica == replica:
+            return ""
+        permit = self.budget.take(now_s, Kind.DOUBLE, ask.cost)
+        if permit is None:
+            return ""
+        self.budget.give_back(permit)
+        return placed.replica
+
+    def probe_allowed(self, now_s: float) -> bool:
+        """Whether the budget has room for a request of the gateway's own."""
+        permit = self.budget.take(now_s, Kind.PROBE)
+        if permit is not None:
+            self.budget.give_back(permit)
+        return permit is not None
+
+    # --- what others see --------------------------------------------------------------------------------------------
+
+    def signals(self, now_s: float) -> Signals:
+        """What the ladder looks at."""
+        good, bad = self._good.total(now_s), self._bad.total(now_s)
+        slowest = [p99_s for one in self.dependencies.values() if (p99_s := one.p99_s(now_s)) is not None]
+        wait_s = self.admission.wait_s(now_s, _STANDARD)
+        return Signals(
+            p99_s=self._latencies.quantile(now_s, _P99),
+            error_rate=bad / (good + bad) if good + bad else None,
+            queue_s=None if wait_s == NEVER_S else wait_s,
+            dependency_s=max(slowest, default=None),
+        )
+
+    def force_level(self, now_s: float, level: int | None) -> Moved | None:
+        """See ``Ladder.force``."""
+        return self.ladder.force(now_s, level)
+
+
+def _part_of(tenant: TenantSettings, part: float) -> TenantSettings:
+    """One process's part of a quota; never less than one request, or nothing would ever pass."""
+    burst = max(1.0, tenant.burst * part) if tenant.burst else 0.0
+    in_flight = max(1.0, tenant.in_flight * part)
+    return msgspec.structs.replace(tenant, per_s=tenant.per_s * part, burst=burst, in_flight=in_flight)

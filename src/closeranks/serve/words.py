@@ -73,13 +73,11 @@ class Nowhere(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True):
-    """The request may begin now. ``level`` of the ladder under which it is served; 0: in full."""
-
-    level: int = 0
+    """The request may begin now."""
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
-    """The request is queued; ``Traffic.next_admitted`` will name it, or it is shed at ``until_s``."""
+    """The request is queued; ``Traffic.done`` of another will name it, or it is shed at ``until_s``."""
 
     until_s: float
 
@@ -102,3 +100,4 @@ class Enough(msgspec.Struct, frozen=True, kw_only=True):
     """The work may not be tried again."""
 
     reason: str
+    retry_after_s: float | None = None  # what the client may be told

@@ -88,5 +88,6 @@ def krum(gradients: torch.Tensor, faulty: int) -> int:
     """``robust.krum`` on the device of the gradients."""
     robust.check_faulty(len(gradients), faulty)
     distances = torch.cdist(gradients.float(), gradients.float(), compute_mode="donot_use_mm_for_euclid_dist").square()
-    nearest = distances.nan_to_num(nan=torch.inf).sort(dim=1).values[:, 1 : len(gradients) - faulty - 1]
+    far = distances.nan_to_num(nan=torch.inf, posinf=torch.inf)
+    nearest = far.sort(dim=1).values[:, 1 : len(gradients) - faulty - 1]
     return int(nearest.sum(dim=1).argmin())

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+_CUDA: Any = torch.cuda  # parts of it are untyped
 _AWAITED = 4  # measures that the device has not come to
 
 
@@ -51,11 +52,10 @@ class DeviceTime:
 
 def in_use() -> bool:
     """Whether this process works on an accelerator whose stream can be marked now. Asking begins nothing there."""
-    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return initialized and not torch.cuda.is_current_stream_capturing()
+    return bool(_CUDA.is_initialized() and not _CUDA.is_current_stream_capturing())
 
 
 def _mark() -> Any:
-    mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    mark = _CUDA.Event(enable_timing=True)
     mark.record()
     return mark

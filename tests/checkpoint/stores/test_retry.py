@@ -8,7 +8,7 @@ from closeranks.checkpoint.drill_files import FailingFiles, Fault
 from closeranks.checkpoint.problems import StoreProblem
 from closeranks.checkpoint.stores.directory import DirectoryStore
 from closeranks.checkpoint.stores.memory import MemoryStore
-from closeranks.checkpoint.stores.retry import FIRST_WAIT_S, TRIES, created, retried
+from closeranks.checkpoint.stores.retry import BACKOFF, TRIES, created, retried, retrying_until
 
 TRANSIENT = {"transient": True}
 DOUBTFUL = {"transient": True, "doubtful": True}
@@ -50,12 +50,19 @@ def test_a_transient_problem_is_tried_again(no_sleep, times):
     assert len(no_sleep) == times
 
 
-def test_the_waits_double_and_differ_between_writers(no_sleep):
+def test_nothing_is_tried_again_past_the_deadline_of_who_asked(no_sleep):
+    with retrying_until(0.0), pytest.raises(StoreProblem, match="try 1"):
+        retried(failing(1, **TRANSIENT), sleep=no_sleep)
+    assert no_sleep == []
+    assert retried(failing(1, **TRANSIENT), sleep=no_sleep) == 7, "outside it does not hold"
+
+
+def test_the_waits_are_drawn_from_nothing_to_a_bound_that_doubles(no_sleep):
     for _ in range(20):
         retried(failing(TRIES - 1, **TRANSIENT), sleep=no_sleep)
     for round_ in range(TRIES - 1):
         waits = no_sleep[round_ :: TRIES - 1]
-        assert all(FIRST_WAIT_S * 2**round_ / 2 <= wait_s <= FIRST_WAIT_S * 2**round_ for wait_s in waits)
+        assert all(0.0 <= wait_s <= BACKOFF.first_s * 2**round_ for wait_s in waits)
         assert len(set(waits)) > 10
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from closeranks.drill.campaign import Result
 from closeranks.drill.nodes.faults import Field, NodeFault, drawn
 from closeranks.drill.nodes.namespaces import NamespaceStand
@@ -18,6 +20,7 @@ from closeranks.drill.verdict import Outcome
 from closeranks.events import IncidentClosed
 
 _WITHOUT_AUTHORITY: Final = "none"
+_SILENCEABLE: Final = frozenset({"etcd", "store"})
 
 
 class Nodes:
@@ -46,7 +49,7 @@ class Nodes:
     def field(self) -> Field:
         """Where faults may strike: within the steps that the command makes when it is left alone."""
         records = [record for run in self.undisturbed().runs for record in run.records]
-        outage = self.spec.authority == "etcd"
+        outage = self.spec.authority in _SILENCEABLE
         return Field(nodes=self.spec.nodes, steps=1 + closed_step(records), outage=outage, network=self.namespaces)
 
 
@@ -71,16 +74,60 @@ def carry_out(nodes: Nodes, seed: int, replay: tuple[str, ...]) -> Result:
         outcome=verdict.outcome,
         reasons=reasons,
         recovery_s=tuple(took_s for _, took_s in sorted(recovered.items()) if took_s is not None),
-        replay=shlex.join((*replay[:2], "--seed", str(seed), *replay[2:])),
+        replay=_replay_of(replay, seed),
     )
 
 
+class ResultsProblem(Exception):
+    """The file of earlier results cannot be gone on with; nothing was changed."""
+
+
+class Results:
+    """The results of a campaign, in a file if there is one: a campaign that was interrupted goes on after them."""
+
+    def __init__(self, path: Path | None, replay: tuple[str, ...]) -> None:
+        """``replay``: the command line of this campaign.
+
+        Raises:
+            ResultsProblem: the file holds results of another campaign, or something else.
+        """
+        self._path = path
+        self._replay = replay
+        self.by_seed: dict[int, Result] = {}
+        if path is None or not path.exists():
+            return
+        try:
+            found = [msgspec.json.decode(line, type=Result) for line in path.read_bytes().splitlines()]
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ResultsProblem(f"{path}: expected a line of JSON for each round: {error}; name a new file") from error
+        for result in found:
+            expected = _replay_of(replay, result.seed)
+            if result.replay != expected:
+                raise ResultsProblem(f"{path}: expected rounds of {expected}, got {result.replay}; name a new file")
+            self.by_seed[result.seed] = result
+
+    def add(self, result: Result) -> None:
+        """Keep it; it is in the file when this returns."""
+        self.by_seed[result.seed] = result
+        if self._path is not None:
+            with self._path.open("ab") as file:
+                file.write(msgspec.json.encode(result) + b"\n")
+
+    def all_of(self, seeds: range) -> list[Result]:
+        """Those of these seeds, in their order."""
+        return [self.by_seed[seed] for seed in seeds if seed in self.by_seed]
+
+
 def carry_out_all(
-    nodes: Nodes, seeds: range, replay: tuple[str, ...], on_result: Callable[[Result], None]
-) -> list[Result]:
-    """Make the drills in turn; ``on_result`` hears of each at once."""
-    results = []
+    nodes: Nodes, seeds: range, replay: tuple[str, ...], results: Results, on_result: Callable[[Result], None]
+) -> None:
+    """Make the drills that have no result yet, in turn; ``on_result`` hears of each at once."""
     for seed in seeds:
-        results.append(carry_out(nodes, seed, replay))
-        on_result(results[-1])
-    return results
+        if seed not in results.by_seed:
+            result = carry_out(nodes, seed, replay)
+            results.add(result)
+            on_result(result)
+
+
+def _replay_of(replay: tuple[str, ...], seed: int) -> str:
+    return shlex.join((*replay[:2], "--seed", str(seed), *replay[2:]))

@@ -61,6 +61,8 @@ class NodesRun:
         self._living: dict[str, _Living] = {}
         self._over: list[NodeRun] = []
         self._port = 0
+        self._store = folder / "store"
+        self._store_away = folder / "store-away"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     # --- starting and ending ------------------------------------------------------------------------------------
@@ -88,6 +90,22 @@ class NodesRun:
         living = self._living.pop(node)
         living.process.wait()
         self._over.append(_collect(living, ended_by_drill=True))
+
+    def silence_authority(self) -> None:
+        """It answers nobody from now on: etcd stands still, and where the store was there is a file."""
+        if self.spec.authority == "store":
+            self._store.rename(self._store_away)
+            self._store.touch(mode=0o600, exist_ok=False)
+        else:
+            self.stand.freeze(AUTHORITY)
+
+    def restore_authority(self) -> None:
+        """It answers again, with what it held."""
+        if self.spec.authority == "store":
+            self._store.unlink()
+            self._store_away.rename(self._store)
+        else:
+            self.stand.thaw(AUTHORITY)
 
     def finish(self) -> NodesEvidence:
         """Collect from whoever has not been collected from; what still runs did not end in time and is killed."""
@@ -160,7 +178,7 @@ class NodesRun:
             case "sqlite":
                 return ["--authority", f"sqlite:{self.folder / 'authority.db'}"]
             case "store":
-                return ["--store", str(self.folder / "store")]
+                return ["--store", str(self._store)]
             case _:
                 return ["--rdzv-endpoint", f"{self.stand.address('n0')}:{self._port}"]
 

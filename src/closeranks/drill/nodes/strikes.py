@@ -104,8 +104,8 @@ class Striker:
             case NodeKind.COORDINATOR_FREEZE:
                 return self._freeze(coordinator_on(stand, node))
             case NodeKind.AUTHORITY_OUTAGE:
-                stand.freeze(AUTHORITY)
-                return lambda: stand.thaw(AUTHORITY)
+                self._run.silence_authority()
+                return self._run.restore_authority
             case _:
                 return self._cut(kind, node) if isinstance(stand, NamespaceStand) else None
 

@@ -37,6 +37,7 @@ class Keeper:
     def begin(self, head: Head) -> None:
         """A new stream."""
         self._head, self.stream = head, head.stream
+        self._flush()  # at once: a stream whose beginning is not kept cannot be found by whoever has its first events
 
     def take_over(self, stream: str, generation: int) -> None:
         """A stream that was claimed."""
@@ -48,7 +49,7 @@ class Keeper:
             self._send(data)
             return
         self._entries += entries
-        if self._settings.keep is Keep.MIRROR:
+        if self._settings.keep is Keep.MIRROR or self._head is not None:
             self._held.append(data)
             self._flush()
             return
@@ -63,6 +64,11 @@ class Keeper:
         self._at_end = then
         self._flush()
 
+    async def settled(self) -> None:
+        """Returns when nothing is on its way to the store."""
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+
     def drop(self) -> None:
         """The client has left: keep what there is, send nothing more."""
         self._send = lambda _: None
@@ -73,16 +79,19 @@ class Keeper:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._task is None and (self._entries or self._at_end is not None):
+        if self._task is None and (self._entries or self._head is not None or self._at_end is not None):
             self._task = self._loop.create_task(self._keep())
 
     async def _keep(self) -> None:
         while (self._entries or self._head is not None) and not self.failed:
-            entries, self._entries = self._entries, []
-            held, self._held = self._held, []
+            held: list[bytes] = []
             try:
                 if self._head is not None:
                     self._generation, self._head = await self._store.begin(self._head), None
+                    if self._settings.keep is not Keep.MIRROR:
+                        self._release()
+                entries, self._entries = self._entries, []
+                held, self._held = self._held, []
                 kept = await self._store.append(self.stream, self._generation, entries) if entries else True
             except StoreError as error:
                 self.failed, kept = str(error), True
@@ -93,9 +102,14 @@ class Keeper:
             if held:
                 self._send(b"".join(held))
         if self.failed:
-            self._entries, late, self._held = [], self._held, []
-            self._send(b"".join(late))
+            self._entries, self._head = [], None
+            self._release()
         self._task = None
         if self._at_end is not None and not self._entries:
             then, self._at_end = self._at_end, None
             then()
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        if held:
+            self._send(b"".join(held))

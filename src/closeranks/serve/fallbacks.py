@@ -1,0 +1,85 @@
+"""What a request gets on a level of the ladder: a smaller question, or an answer without a replica. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from closeranks.serve.http.head import Headers, Request
+from closeranks.serve.policies.answers import AnswerCache, CacheLimits, as_events, key_of, static
+from closeranks.serve.policies.deadline import Clock
+from closeranks.serve.policies.ladder import LevelSettings
+from closeranks.serve.policies.rewrite import rewrite
+from closeranks.serve.words import Ask
+
+DEGRADED: Final = b"x-closeranks-degraded"
+
+
+class LocalAnswer(msgspec.Struct, frozen=True):
+    """A whole answer that needed no replica."""
+
+    headers: Headers
+    body: bytes
+
+
+class Fallbacks:
+    """The levels of one gateway, and the answers that it keeps for them."""
+
+    def __init__(self, levels: Sequence[LevelSettings], limits: CacheLimits) -> None:
+        self._levels = tuple(levels)
+        self._cache = AnswerCache(limits)
+        self._keeps = any(level.kind == "cached" for level in levels)
+
+    def smaller(self, request: Request, level: LevelSettings) -> Request:
+        """The request as it is asked on this level; what is no JSON object is asked as it is."""
+        body = _object(request.body)
+        if body is None:
+            return request
+        return msgspec.structs.replace(request, body=msgspec.json.encode(rewrite(body, level)))
+
+    def local(self, clock: Clock, ask: Ask, request: Request, level: int) -> LocalAnswer | None:
+        """The answer of this level or of the next one that has any; None: there is none."""
+        body = _object(request.body)
+        if body is None or not request.path.endswith(b"/completions"):
+            return None
+        for settings in self._levels[level:]:
+            headers: Headers = [(DEGRADED, settings.name.encode())]
+            if settings.kind == "static" and settings.answer:
+                answer = static(body, request.path, settings.answer, int(clock.epoch_s))
+            elif settings.kind == "cached":
+                kept = self._cache.get(clock.now_s, key_of(ask.tenant, request.path, body), settings.age_s)
+                if kept is None:
+                    continue
+                headers.append((b"age", b"%d" % max(0, int(clock.now_s - kept.at_s))))
+                answer = msgspec.json.decode(kept.body)
+            else:
+                continue
+            return _spelled(answer, headers, body)
+        return None
+
+    def keep(self, now_s: float, ask: Ask, request: Request, answer: bytes) -> None:
+        """Remember a full answer for a cached level, if there is one and the answer is whole."""
+        if not self._keeps or ask.stream:
+            return
+        body, found = _object(request.body), _object(answer)
+        if body is not None and found is not None and isinstance(found.get("choices"), list):
+            self._cache.put(now_s, key_of(ask.tenant, request.path, body), answer)
+
+
+def _spelled(answer: dict[str, Any], headers: Headers, body: dict[str, Any]) -> LocalAnswer:
+    """The answer in the form that the request wants: as a whole, or as a stream of events."""
+    if body.get("stream") is not True:
+        return LocalAnswer([(b"content-type", b"application/json"), *headers], msgspec.json.encode(answer))
+    options = body.get("stream_options")
+    usage = bool(options.get("include_usage")) if isinstance(options, dict) else False
+    return LocalAnswer([(b"content-type", b"text/event-stream"), *headers], b"".join(as_events(answer, usage=usage)))
+
+
+def _object(data: bytes) -> dict[str, Any] | None:
+    try:
+        value = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return None
+    return value if isinstance(value, dict) else None
