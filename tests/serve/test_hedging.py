@@ -146,6 +146,38 @@ def test_if_one_of_the_two_fails_the_other_goes_on_and_no_retry_is_spent(failing
     run(script())
 
 
+def test_a_first_replica_that_stays_silent_is_given_up_and_the_hedge_goes_on():
+    async def script():
+        first, second = Sleeper(), Sleeper()
+        async with gateway(first, second, more=f"{ON}[timeouts]\nfirst_byte_s = 0.4\n") as (front, port, _):
+            stories, over = Stories(front), ended(front)
+            learn(front, QUESTION)
+            asking = asyncio.create_task(ask(port))
+            await over.wait()
+            await first.left.wait()
+            second.wake.set()
+            assert (await asking)[0] == 200
+            assert await stories.visits() == [("a", Kind.FIRST, Outcome.SLOW), ("b", Kind.HEDGE, Outcome.OK)]
+
+    run(script())
+
+
+@pytest.mark.parametrize("ejected", [0, 1])
+def test_a_side_whose_replica_is_ejected_leaves_the_answer_to_the_other(ejected):
+    async def script():
+        sides = [Sleeper(), Sleeper()]
+        async with gateway(*sides, more=ON) as (front, port, (_, b)):
+            learn(front, QUESTION)
+            asking = asyncio.create_task(ask(port))
+            await b.asked.wait()
+            front.order("ab"[ejected], "eject")
+            await sides[ejected].left.wait()
+            sides[1 - ejected].wake.set()
+            assert (await asking)[1]["x-closeranks-replica"] == "ab"[1 - ejected]
+
+    run(script())
+
+
 def test_if_both_fail_it_is_retried_as_ever():
     async def script():
         sides = [Sleeper(die), Sleeper(die)]

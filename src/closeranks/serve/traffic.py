@@ -195,7 +195,7 @@ class Traffic:
 
     def hedge_after_s(self, now_s: float, ask: Ask) -> float | None:
         """How long an attempt may be without its first byte before ``hedge`` is asked; None: it is not hedged."""
-        if not ask.repeatable or self._life(now_s, ask).hedged:
+        if not (self._settings.hedging.enabled and ask.repeatable) or self._life(now_s, ask).hedged:
             return None
         return self.hedging.after_s(now_s, self._alike(ask))
 

@@ -43,7 +43,7 @@ class Alike(msgspec.Struct, frozen=True):
 
     tier: str
     model: str
-    stream: bool  # a stream begins with its first token, a whole answer when it is complete
+    stream: bool  # the head of a stream comes long before that of a whole answer
 
 
 class _Seen:
