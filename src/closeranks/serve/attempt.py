@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from closeranks.serve.http.head import Headers
+from closeranks.serve.http.head import Headers, Request, request_bytes
 from closeranks.serve.http.upstream import Cut
+from closeranks.serve.story import Visit
 
 if TYPE_CHECKING:
     from closeranks.serve.exchange import Exchange
@@ -25,13 +26,23 @@ class Attempt:
 
     __slots__ = (
         *("_connection", "_task", "body", "exchange", "headers", "heard_s", "held", "preparing", "readings"),
-        *("replica", "status"),
+        *("replica", "status", "visit", "wording"),
     )
 
-    def __init__(self, exchange: Exchange, replica: Replica, now_s: float, *, preparing: bool = False) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        replica: Replica,
+        visit: Visit,
+        wording: tuple[bytes, bytes],
+        *,
+        preparing: bool = False,
+    ) -> None:
         self.exchange: Exchange | None = exchange
         self.replica = replica
-        self.heard_s = now_s
+        self.visit = visit  # what will be told of it
+        self.wording = wording  # target and body
+        self.heard_s = visit.began_s
         self.preparing = preparing  # a question of the relay; the client hears nothing of it
         self.status = 0
         self.headers: Headers = []
@@ -41,9 +52,11 @@ class Attempt:
         self._connection: UpstreamConnection | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def send(self, data: bytes, *, head_only: bool) -> None:
-        """Go out."""
-        self._task = self.replica.pool.request(data, self, self._got, head_only=head_only)
+    def send(self, request: Request, headers: Headers) -> None:
+        """Go out, as ``request`` in this wording and with these headers."""
+        target, body = self.wording
+        data = request_bytes(request.method, self.replica.prefix + target, headers, body)
+        self._task = self.replica.pool.request(data, self, self._got, head_only=request.method == b"HEAD")
 
     def _got(self, connection: UpstreamConnection) -> None:
         self._connection = connection

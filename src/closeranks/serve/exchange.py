@@ -12,6 +12,7 @@ from closeranks.serve.fallbacks import DEGRADED, LADDER_PATHS, LocalAnswer
 from closeranks.serve.http.head import Headers, Request, end_to_end, first, request_bytes
 from closeranks.serve.http.upstream import Cut
 from closeranks.serve.policies.retry_budget import retry_after_s
+from closeranks.serve.race import Race, fault_of
 from closeranks.serve.relay import Finished, NoResume, Prepare, Relay
 from closeranks.serve.sessions.keeper import Keeper
 from closeranks.serve.story import Visit
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 _PATIENCE: Final = 20  # times the allowed silence: then even a busy replica is given up
 _LOOK_AGAIN_S: Final = 0.01
 _FEW: Final = 8  # readings between two looks at the pace
-_OK, _ERROR, _SERVER_ERROR, _UNAVAILABLE, _TIMEOUT, _BAD_GATEWAY = 200, 400, 500, 503, 504, 502
-_BUSY: Final = frozenset({429, 503})
+_OK, _ERROR, _UNAVAILABLE, _TIMEOUT, _BAD_GATEWAY = 200, 400, 503, 504, 502
 _OUTCOMES: Final = {Cut.REFUSED: Outcome.UNREACHED, Cut.STALE: Outcome.GONE, Cut.SILENT: Outcome.SLOW}
 
 
@@ -41,6 +41,7 @@ class Exchange:
         self.ask = ask
         self._relay: Relay | None = None
         self._attempt: Attempt | None = None
+        self._race: Race | None = None
         self._tried: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None
@@ -124,16 +125,14 @@ class Exchange:
     # --- attempts -----------------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        now_s = self._gateway.now_s()
-        match self.traffic.place(now_s, self.ask, tuple(self._tried)):
+        match self.traffic.place(self._gateway.now_s(), self.ask, tuple(self._tried)):
             case Nowhere() as nowhere:
                 self._give_up(nowhere.status, nowhere.reason, nowhere.retry_after_s)
             case Placed() as placed:
-                self._send(self._gateway.replicas[placed.replica], now_s)
+                self._send(self._gateway.replicas[placed.replica])
 
-    def _send(self, replica: Replica, now_s: float) -> None:
-        request, relay = self._request, self._relay
-        target, body, preparing = request.target, request.body, False
+    def _send(self, replica: Replica) -> None:
+        relay, wording, preparing = self._relay, (self._request.target, self._request.body), False
         if relay is not None:
             match relay.plan(replica.settings.engine):
                 case NoResume() as refusal:
@@ -144,17 +143,35 @@ class Exchange:
                     self._finish()
                     return
                 case plan:
-                    target, body, preparing = plan.target, plan.body, isinstance(plan, Prepare)
+                    wording, preparing = (plan.target, plan.body), isinstance(plan, Prepare)
             if not preparing:
                 relay.begin()
-        attempt = self._attempt = Attempt(self, replica, now_s, preparing=preparing)
-        self.traffic.begun(now_s, self.ask, replica.settings.name, self._kind)
-        self.story.visits.append(Visit(replica.settings.name, self._kind, now_s))
-        headers = self._gateway.request_headers(request, replica, self.ask)
-        data = request_bytes(request.method, replica.prefix + target, headers, body)
+        attempt = self.open(replica, self._kind, wording, preparing=preparing)
+        self._go_on_with(attempt)
+        if not self._client.started:
+            after_s = self.traffic.hedge_after_s(attempt.heard_s, self.ask)
+            self._race = None if after_s is None else Race(self._gateway, self, attempt, after_s)
+
+    def open(self, replica: Replica, kind: Kind, wording: tuple[bytes, bytes], *, preparing: bool = False) -> Attempt:
+        """Ask a replica; ``wording`` is target and body."""
+        visit = Visit(replica.settings.name, kind, self._gateway.now_s())
+        self.story.visits.append(visit)
+        self.traffic.begun(visit.began_s, self.ask, visit.replica, kind)
+        attempt = Attempt(self, replica, visit, wording, preparing=preparing)
+        attempt.send(self._request, self._gateway.request_headers(self._request, replica, self.ask))
+        return attempt
+
+    def _go_on_with(self, attempt: Attempt) -> None:
+        self._attempt = attempt
         if self._timer is None:
             self._timer = self._gateway.at(self._due_s(attempt), self._look)
-        attempt.send(data, head_only=request.method == b"HEAD")
+
+    def leave_to(self, attempt: Attempt, other: Attempt, outcome: Outcome, detail: str) -> None:
+        """Of two attempts that were under way this one goes on; the other one is over."""
+        self.end(other, outcome, detail)
+        if outcome is not Outcome.GONE:
+            self._tried.append(other.visit.replica)
+        self._go_on_with(attempt)
 
     def _due_s(self, attempt: Attempt) -> float:
         """When there is a reason to look at the clock."""
@@ -198,14 +215,16 @@ class Exchange:
 
     def _end_attempt(self, outcome: Outcome, detail: str = "") -> None:
         attempt, self._attempt = self._attempt, None
-        if attempt is None:
-            return
+        if attempt is not None:
+            self.end(attempt, outcome, detail)
+
+    def end(self, attempt: Attempt, outcome: Outcome, detail: str = "") -> None:
+        """The attempt is over; its replica, if it still works on it, hears of it."""
         attempt.give_up()
-        now_s = self._gateway.now_s()
-        visit = self.story.visits[-1]
+        visit, now_s = attempt.visit, self._gateway.now_s()
         visit.ended_s, visit.outcome, visit.detail = now_s, outcome, detail
         wait_s = retry_after_s(first(attempt.headers, b"retry-after")) if outcome is Outcome.BUSY else None
-        self.traffic.ended(now_s, self.ask, attempt.replica.settings.name, outcome, wait_s)
+        self.traffic.ended(now_s, self.ask, visit.replica, outcome, wait_s)
 
     # --- what a replica says --------------------------------------------------------------------------------------
 
@@ -214,7 +233,9 @@ class Exchange:
         attempt.heard_s = attempt.replica.heard_s = self._gateway.now_s()
         if attempt.status < _ERROR:
             self.traffic.heard(attempt.heard_s, self.ask, attempt.replica.settings.name)
-        if attempt.preparing or attempt.status >= _SERVER_ERROR or attempt.status in _BUSY or self._client.started:
+        if self._race is not None and not self._race.on_head(attempt):
+            return
+        if attempt.preparing or fault_of(attempt.status) is not None or self._client.started:
             return  # judged when it is complete, or as a continuation
         streamed = (first(attempt.headers, b"content-type") or b"").startswith(b"text/event-stream")
         if streamed and attempt.status < _ERROR:
@@ -295,14 +316,15 @@ class Exchange:
     def on_end(self, attempt: Attempt) -> None:
         """The answer is complete, as far as HTTP can tell."""
         relay, status = self._relay, attempt.status
-        if status >= _SERVER_ERROR or status in _BUSY:
-            self._answered_badly(attempt, Outcome.BUSY if status in _BUSY else Outcome.BROKEN)
+        fault = fault_of(status)
+        if fault is not None:
+            self._answered_badly(attempt, fault)
         elif status >= _ERROR and self._client.started:
             self._answered_badly(attempt, Outcome.CLIENT_FAULT)  # of ours: the client's own request was accepted
         elif attempt.preparing and relay is not None:
             self._end_attempt(Outcome.OK)
             relay.prepared(b"".join(attempt.held))
-            self._send(attempt.replica, self._gateway.now_s())
+            self._send(attempt.replica)
         elif relay is not None and not relay.complete:
             self.on_cut(attempt, Cut.RESET, "the stream ended without its end mark")
         else:
@@ -369,13 +391,16 @@ class Exchange:
 
     def on_cut(self, attempt: Attempt, cut: Cut, detail: str) -> None:
         """The answer will not be complete."""
-        self._end_attempt(_OUTCOMES.get(cut, Outcome.BROKEN), f"{cut}: {detail}")
+        outcome = _OUTCOMES.get(cut, Outcome.BROKEN)
+        if self._race is not None and self._race.lost(attempt, outcome, f"{cut}: {detail}"):
+            return
+        self._end_attempt(outcome, f"{cut}: {detail}")
         name = attempt.replica.settings.name
         reason = f"{name}: {cut}: {detail}"
         if attempt.preparing and self._relay is not None:
             self._relay.prepared(b"")
         if cut is Cut.STALE:  # nothing was begun; a kept connection ends now and then
-            self._send(attempt.replica, self._gateway.now_s())
+            self._send(attempt.replica)
             return
         self._tried.append(name)
         if self._client.started:
@@ -417,10 +442,11 @@ class Exchange:
 
     def abandon(self, replica: str, reason: str, *, waiting_only: bool) -> None:
         """What this replica was asked is asked of another one."""
-        attempt = self._attempt
-        if attempt is not None and attempt.replica.settings.name == replica and not (waiting_only and attempt.body):
-            attempt.give_up()
-            self.on_cut(attempt, Cut.RESET, reason)
+        for attempt in (self._attempt, None if self._race is None else self._race.hedge):
+            if attempt is not None and attempt.visit.replica == replica and not (waiting_only and attempt.body):
+                attempt.give_up()
+                self.on_cut(attempt, Cut.RESET, reason)
+                return
 
     def client_gone(self) -> None:
         """Cancel upstream at once."""
@@ -485,7 +511,7 @@ class Exchange:
         story = self.story
         story.ended_s, story.sent_bytes = self._gateway.now_s(), self._client.sent_bytes
         story.exactness = self._relay.exactness if self._relay is not None else ""
-        for timer in (self._timer, self._pause, self._comparison):
-            if timer is not None:
-                timer.cancel()
+        for pending in (self._timer, self._pause, self._comparison, self._race):
+            if pending is not None:
+                pending.cancel()
         self._gateway.over(self)

@@ -15,6 +15,7 @@ from closeranks.serve.policies.answers import CacheLimits
 from closeranks.serve.policies.breaker import BreakerSettings
 from closeranks.serve.policies.dependency import DependencySettings
 from closeranks.serve.policies.health import HealthSettings
+from closeranks.serve.policies.hedging import HedgingSettings
 from closeranks.serve.policies.ladder import LadderSettings
 from closeranks.serve.policies.limiter import LimiterSettings
 from closeranks.serve.policies.placement import warnings
@@ -91,6 +92,7 @@ class Settings(_Part, frozen=True):
     breaker: BreakerSettings = BreakerSettings()
     routing: RoutingSettings = RoutingSettings()
     budget: BudgetSettings = BudgetSettings()
+    hedging: HedgingSettings = HedgingSettings()
     limiter: LimiterSettings = LimiterSettings()
     admission: AdmissionSettings = AdmissionSettings()
     tenant: tuple[TenantSettings, ...] = ()

@@ -18,6 +18,7 @@ from closeranks.serve.policies.breaker import Ticket
 from closeranks.serve.policies.dependency import Dependency
 from closeranks.serve.policies.fleet import Fleet, Question
 from closeranks.serve.policies.health import Check, Finding
+from closeranks.serve.policies.hedging import Alike, Hedging
 from closeranks.serve.policies.ladder import Course, Ladder, LevelSettings, Moved, Signals
 from closeranks.serve.policies.limiter import Limiter
 from closeranks.serve.policies.redundancy import Quarantine, sampled
@@ -59,6 +60,8 @@ class _Life(msgspec.Struct):
     sent: bool = False
     last: Outcome | None = None
     permit: Permit | None = None
+    hedged: str = ""  # the replica that was asked, too; once a request
+    hedge: Permit | None = None
     tickets: dict[str, Ticket] = {}
     retry_after_s: float | None = None
     beside: frozenset[str] = frozenset()  # replicas that execute it for a comparison
@@ -85,6 +88,8 @@ class Traffic:
         self.fleet = Fleet(loads, settings.health, settings.breaker, settings.routing)
         self.budget = RetryBudget(settings.budget, part=part)
         capacity = part * sum(load.capacity for _, load in loads if not load.standby)
+        self.hedging = Hedging(settings.hedging)
+        self._engines = {replica.name: replica.engine for replica in settings.replica}
         self.limiter = Limiter(settings.limiter, capacity)
         tenants = tuple(_part_of(tenant, part) for tenant in settings.tenant)
         self.admission = Admission(settings.admission, tenants, self.limiter.limit)
@@ -141,6 +146,7 @@ class Traffic:
         if life.first_byte_s is None:
             life.first_byte_s = now_s - life.began_s
             self._latencies.add(now_s, life.first_byte_s)
+            self.hedging.heard(now_s, self._alike(ask), life.first_byte_s)
             self.limiter.took(now_s, life.first_byte_s, self.admission.in_flight)
             self.admission.limit = self.limiter.limit
 
@@ -158,7 +164,10 @@ class Traffic:
             self.fleet.busy(now_s, replica, retry_after_s)
         self.limiter.refused(now_s, outcome)
         self.admission.limit = self.limiter.limit
-        self._return_permit(life)
+        if life.hedge is not None and replica == life.hedged:
+            self._return_hedge(life)
+        else:
+            self._return_permit(life)
 
     def again(self, now_s: float, ask: Ask, kind: Kind, tried: tuple[str, ...]) -> Again | Enough:
         """Whether the work may be tried once more, as ``kind``; ``tried`` have failed it, the last one last."""
@@ -177,13 +186,33 @@ class Traffic:
             pause_s += wait_s
         if now_s + pause_s >= ask.deadline_s:
             return Enough(reason="its deadline would pass before the next attempt", retry_after_s=wait_s)
-        part = 1.0 if ask.premium or not self._has_premium else _FREE_PART
-        permit = self.budget.take(now_s, kind, ask.cost, part)
+        permit = self.budget.take(now_s, kind, ask.cost, self._part_for(ask))
         if permit is None:
             return Enough(reason="the budget for retries is used up", retry_after_s=wait_s)
         self._return_permit(life)
         life.permit = permit
         return Again(after_s=pause_s)
+
+    def hedge_after_s(self, now_s: float, ask: Ask) -> float | None:
+        """How long an attempt may be without its first byte before ``hedge`` is asked; None: it is not hedged."""
+        if not (self._settings.hedging.enabled and ask.repeatable) or self._life(now_s, ask).hedged:
+            return None
+        return self.hedging.after_s(now_s, self._alike(ask))
+
+    def hedge(self, now_s: float, ask: Ask, replica: str, asked: frozenset[str]) -> str:
+        """A second replica for what this one has not begun to answer; empty: nobody is asked, too.
+
+        It is of the same engine, so that the same words mean the same to it, and none of those that were ``asked``.
+        """
+        life, engine = self._life(now_s, ask), self._engines[replica]
+        alike = [name for name, other in self._engines.items() if other == engine and name not in asked]
+        second = self.fleet.second(now_s, replica, alike)
+        if second:
+            life.hedge = self.budget.take(now_s, Kind.HEDGE, ask.cost, self._part_for(ask))
+        if life.hedge is None:
+            return ""
+        life.hedged = second
+        return second
 
     def answered(self, now_s: float, ask: Ask) -> None:
         """The request is answered without a replica: from the cache, or with a fixed answer."""
@@ -196,6 +225,7 @@ class Traffic:
         if life is None:
             return ()
         self._return_permit(life)
+        self._return_hedge(life)
         for replica, ticket in life.tickets.items():
             self.fleet.end(now_s, replica, ticket, Outcome.GONE, ask.cost)
         if life.sent:
@@ -237,6 +267,18 @@ class Traffic:
         if life.permit is not None:
             self.budget.give_back(life.permit)
             life.permit = None
+
+    def _return_hedge(self, life: _Life) -> None:
+        if life.hedge is not None:
+            self.budget.give_back(life.hedge)
+            life.hedge = None
+
+    def _part_for(self, ask: Ask) -> float:
+        """Of the retry budget."""
+        return 1.0 if ask.premium or not self._has_premium else _FREE_PART
+
+    def _alike(self, ask: Ask) -> Alike:
+        return Alike(self._level(ask).tier, ask.model, ask.stream)
 
     def _count(self, now_s: float, ask: Ask, life: _Life) -> None:
         late = now_s >= ask.deadline_s

@@ -13,6 +13,7 @@ from closeranks.serve.policies.dependency import Dependency, DependencySettings
 from closeranks.serve.policies.features import Assembled, Blocked, Failed, Feature, Features, Need, Used, Value
 from closeranks.serve.policies.fleet import Fleet, Member, Question
 from closeranks.serve.policies.health import Check, Finding, Grade, HealthSettings, Judge, Standing
+from closeranks.serve.policies.hedging import Alike, Hedging, HedgingSettings
 from closeranks.serve.policies.hysteresis import Hysteresis, HysteresisSettings, Wish
 from closeranks.serve.policies.ladder import (
     Course,
@@ -50,6 +51,7 @@ __all__ = [
     "AdmissionSettings",
     "Admitted",
     "Agreed",
+    "Alike",
     "AnswerCache",
     "Ask",
     "Assembled",
@@ -73,6 +75,8 @@ __all__ = [
     "Fleet",
     "Grade",
     "HealthSettings",
+    "Hedging",
+    "HedgingSettings",
     "Hysteresis",
     "HysteresisSettings",
     "Judge",

@@ -8,7 +8,7 @@ probe through after a second. What an operator or a vote has taken out stays out
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -99,6 +99,27 @@ class Fleet:
             if loads and (grade != _DOWN or self.panics(now_s, question.tier)):
                 return self._placed(question, loads, "panic: its checks fail" if grade == _DOWN else "")
         return self._at_worst(now_s, question, members, probes)
+
+    def second(self, now_s: float, replica: str, among: Collection[str]) -> str:
+        """One of ``among`` that is well and of this replica's tier, to do the same work; empty: there is none.
+
+        It is in another failure domain if there is such a one.
+        """
+        member = self.members[replica]
+        well = [
+            other.load
+            for other in self._tiers[member.tier]
+            if other.load.name in among
+            and other.load.name != replica
+            and not other.out
+            and other.busy_until_s <= now_s
+            and other.breaker.state is State.CLOSED
+            and other.judge.grade(now_s) is Grade.UP
+        ]
+        if not well:
+            return ""
+        domains = frozenset({member.load.domain}) - {""}
+        return self._routers[member.tier].choose(well, failed_domains=domains).load.name
 
     def able(self, now_s: float, tier: str) -> bool:
         """Whether a replica of this tier can be asked without panic."""
