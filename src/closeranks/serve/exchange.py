@@ -36,6 +36,7 @@ class Exchange:
     def __init__(self, gateway: Gateway, request: Request, client: ClientConnection, ask: Ask) -> None:
         self._gateway = gateway
         self.traffic = gateway.traffic
+        self._replicas = gateway.replicas  # those that its traffic knows, whatever is read again meanwhile
         self._request = request
         self._client = client
         self.ask = ask
@@ -129,7 +130,7 @@ class Exchange:
             case Nowhere() as nowhere:
                 self._give_up(nowhere.status, nowhere.reason, nowhere.retry_after_s)
             case Placed() as placed:
-                self._send(self._gateway.replicas[placed.replica])
+                self._send(self._replicas[placed.replica])
 
     def _send(self, replica: Replica) -> None:
         relay, wording, preparing = self._relay, (self._request.target, self._request.body), False
@@ -351,7 +352,7 @@ class Exchange:
     def _compared(self, attempt: Attempt, answer: Candidate | None) -> None:
         self._comparison = None
         if answer is not None:
-            attempt.replica = self._gateway.replicas[answer.replica]
+            attempt.replica = self._replicas[answer.replica]
             self._give(attempt, answer.body)
             return
         safe = self._gateway.fallbacks.safe(self._gateway.clock(), self._request)
