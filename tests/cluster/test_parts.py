@@ -286,7 +286,7 @@ def test_only_earlier_candidates_of_the_same_supervisor_are_known_to_have_ended(
 
 
 def test_a_slow_node_is_named_from_what_the_nodes_beats_carry():
-    progress = Progress(Bounds(), lambda _node, _proc: None)
+    progress = Progress(Bounds(), lambda _node, _word: None, calls_roll=True)
     progress.domains_of = lambda node: {"rack": f"r{node[1]}"}
     progress.begin(Members(1, (1, 2, 3, 4), ("n0", "n0", "n1", "n1"), (1, 1, 1, 1)), fresh=True)
     for step in range(30):

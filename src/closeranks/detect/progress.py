@@ -47,6 +47,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     early_factor: float = 30.0  # times the last rehearsal step, or the longest of a handful of gaps
     early_gaps: int = 3
     factor: float = 10.0  # times the 95th percentile of the gaps: a tenfold slower step now and then is normal
+    # Who has not moved for so long is asked, whatever it does; with two looks a second apart it is told within 6 s.
+    unanswered_s: float = 4.0
     window_gaps: int = 256
     least_gaps: int = 20
 
