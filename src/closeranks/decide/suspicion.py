@@ -56,7 +56,7 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 raise ValueError(f"Guard({field}={getattr(self, field)!r}): expected one of {told}")
 
 
-BASIC = Guard()
+OFF = Guard(level=Level.OFF)
 
 
 def guard_of(wanted: Guard | str) -> Guard:

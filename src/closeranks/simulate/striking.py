@@ -158,9 +158,15 @@ class Striking:
         world = self._world
         if world.slow > 1:
             return False  # the slowest sets the pace
+        world.laggard.begins(strike.seat % self._named_seats, strike.factor)
         world.split(lambda: setattr(world, "slow", strike.factor))
-        world.after(strike.lasts_s, world.split, lambda: setattr(world, "slow", 1.0))
+        world.after(strike.lasts_s, self._fast_again)
         return True
+
+    def _fast_again(self) -> None:
+        world = self._world
+        world.laggard.over()
+        world.split(lambda: setattr(world, "slow", 1.0))
 
     def _storage(self, strike: Strike) -> bool:
         world = self._world
@@ -218,10 +224,15 @@ class Striking:
 
     def _body_of(self, node: int) -> Body | None:
         """Whose seat stands for a lost node: any that has not been lost yet, the last seat for the crowd."""
-        seats = self._world.seats
-        named = max(1, len(seats) - (self._world.fleet.nodes > len(seats)))
+        seats, named = self._world.seats, self._named_seats
         for offset in range(named):
             body = seats.get((node + offset) % named)
             if body is not None and body.alive:
                 return body
         return None
+
+    @property
+    def _named_seats(self) -> int:
+        """How many seats stand for a node; where there are more nodes, the last one stands for the crowd."""
+        seats = len(self._world.seats)
+        return max(1, seats - (self._world.fleet.nodes > seats))

@@ -24,6 +24,7 @@ from closeranks.simulate.chooser import Chooser, SaveCost
 from closeranks.simulate.fleet import Fleet
 from closeranks.simulate.hands import Hands
 from closeranks.simulate.invariants import Checks
+from closeranks.simulate.laggard import Laggard
 from closeranks.simulate.saves import Restored, Saves
 from closeranks.simulate.setup import Setup
 from closeranks.simulate.stretch import Stretch
@@ -74,6 +75,7 @@ class World:
         self._chooser = self._new_chooser()
         self.hands = Hands(self)
         self.striking = Striking(self)
+        self.laggard = Laggard(self)
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -150,8 +152,10 @@ class World:
     def note(self, event: AnyEvent) -> None:
         """Write an event to the journal, where there is one."""
         self.checks.noted(event, self.now_s)
-        if isinstance(event, IncidentClosed) and self._chooser is not None and self.restarted_cold:
-            self._chooser.lost(self.now_s)
+        if isinstance(event, IncidentClosed):
+            self.laggard.recovered(event.first_step_s)
+            if self._chooser is not None and self.restarted_cold:
+                self._chooser.lost(self.now_s)
         if self.tape is not None:
             self.tape.note(event, self.now_s, self.state.group.term)
 
@@ -196,6 +200,7 @@ class World:
         if self._chooser is not None and self._chooser.fresh:
             self._chooser.begin(self.now_s)
         self._carried_s = 0.0
+        self.laggard.disturbed()
         self._open(self.now_s, members[0].closed)
 
     def _open(self, begin_s: float, after: int) -> None:
@@ -220,6 +225,8 @@ class World:
             self._finish_if_done(self.stretch)
         elif setup.until:
             self.at(self.stretch.closed_s(setup.until - 1 - after), self._finish_if_done, self.stretch)
+        if self.stretch is not None:
+            self.laggard.opened(self.stretch)
 
     def _queue_step(self, count: int) -> None:
         if self.stretch is not None and (count <= _TOLD_FIRST or self.setup.every_step):

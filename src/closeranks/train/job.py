@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import closeranks.vitals as vitals_page
 from closeranks import messages
-from closeranks.decide.suspicion import BASIC, Guard, guard_of
+from closeranks.decide.suspicion import OFF, Guard, guard_of
 from closeranks.drill import inject
 from closeranks.events import Category
 from closeranks.signs import Doing
@@ -94,7 +94,7 @@ _current: Job | None = None
 
 
 def join(
-    *, seed: int = 0, randomness: bool = True, timeout: timedelta = DEFAULT_TIMEOUT, guard: Guard | str = BASIC
+    *, seed: int = 0, randomness: bool = True, timeout: timedelta = DEFAULT_TIMEOUT, guard: Guard | str = OFF
 ) -> Job:
     """Take part in the job: call it instead of ``init_process_group``, once, before the model is built.
 
