@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from closeranks.cluster import progress as cluster_progress
 from closeranks.cluster.agreement import Agreement
 from closeranks.cluster.announcing import NOWHERE, Announcer, Members
 from closeranks.cluster.attendance import Attendee
@@ -34,7 +36,7 @@ from closeranks.decide.state import Stage
 from closeranks.detect.progress import Bounds
 from closeranks.events import StragglerNamed
 from closeranks.nodes import words
-from closeranks.nodes.words import Address, Beat, ClosedHere, SeatSign
+from closeranks.nodes.words import Address, Beat, ClosedHere, Confirm, Confirmed, SeatSign
 from closeranks.signs import Doing, Reading
 from closeranks.vitals import Vitals, create_memfd
 
@@ -286,7 +288,7 @@ def test_only_earlier_candidates_of_the_same_supervisor_are_known_to_have_ended(
 
 
 def test_a_slow_node_is_named_from_what_the_nodes_beats_carry():
-    progress = Progress(Bounds(), lambda _node, _proc: None)
+    progress = Progress(Bounds(), lambda _node, _word: None, calls_roll=True)
     progress.domains_of = lambda node: {"rack": f"r{node[1]}"}
     progress.begin(Members(1, (1, 2, 3, 4), ("n0", "n0", "n1", "n1"), (1, 1, 1, 1)), fresh=True)
     for step in range(30):
@@ -308,3 +310,26 @@ def test_a_slow_node_is_named_from_what_the_nodes_beats_carry():
     (named,) = progress.take_notes()
     assert isinstance(named, StragglerNamed)
     assert (named.seats, named.scope, named.where, named.cause) == ((2, 3), "node", "n1", "data loading")
+
+
+# --- who is frozen ----------------------------------------------------------------------------------------------
+
+
+def test_a_frozen_seat_is_found_by_what_its_node_says_whatever_the_seat_was_doing(monkeypatch):
+    now_ns, asked = 10**9, []
+    monkeypatch.setattr(cluster_progress, "time", SimpleNamespace(monotonic_ns=lambda: now_ns))
+    progress = Progress(Bounds(), lambda node, word: asked.append((node, word)), calls_roll=True)
+    progress.begin(Members(1, (1,), ("n0",), (1,)), fresh=True)
+    reading = sign(3).reading._replace(doing=Doing.RECOVERING, moved_ns=now_ns)
+    signs = (SeatSign(proc=1, seat=0, asked=False, reading=reading),)
+    progress.beat("n0", "boot", Beat(number=1, sent_ns=now_ns, signs=signs))
+    facts = []
+    for _ in range(120):  # looks 50 ms apart
+        now_ns += 50_000_000
+        before = len(asked)
+        assert progress.look(("n0",)) == ()
+        for _, word in asked[before:]:
+            facts += progress.confirmed(Confirmed(proc=word.proc, answered=False, busy=False, routine=word.routine))
+    assert asked == [("n0", Confirm(proc=1, routine=True))] * 2
+    (stuck,) = facts
+    assert (stuck.proc, stuck.detail) == (1, "its control thread does not answer, it is idle")

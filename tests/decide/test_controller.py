@@ -8,6 +8,7 @@ from world import World
 
 from closeranks.decide.budgets import Intensity, Limits
 from closeranks.decide.controller import initial, step
+from closeranks.decide.diagnosis import NO_ANSWER
 from closeranks.decide.exits import SEAT_STATE_MISSING
 from closeranks.decide.protocol import (
     BeginTerm,
@@ -17,8 +18,10 @@ from closeranks.decide.protocol import (
     GroupStuck,
     Isolate,
     Origin,
+    PlanRestore,
     ProcEnded,
     ProcReady,
+    ProcStuck,
     StartGroup,
     StartProc,
     StepDone,
@@ -565,6 +568,43 @@ def test_a_fenced_process_counts_as_gone():
 
 def on(kind, term, do):
     return lambda decision: do() if isinstance(decision, kind) and decision.term == term else None
+
+
+def find_frozen(world, sim):
+    """What the roll call tells of it, whatever it was doing."""
+    world.freeze(sim.number)
+    fact = ProcStuck(proc=sim.number, detail=f"its control thread {NO_ANSWER}", silent_s=5.7, allowed_s=4.0)
+    world.at(world.now_s + 5.7, lambda: world.feed(fact))
+
+
+def test_a_seat_that_is_frozen_before_the_first_step_is_named_and_the_group_starts_again():
+    world = world_of(3, 1)
+    world._suspect = lambda _: None
+    world.started_hook = lambda sim: find_frozen(world, sim) if sim.number == 2 else None
+    world.run()
+    assert (world.events(Diagnosed)[0].fault, world.events(Diagnosed)[0].culprits) == ("process frozen", (1,))
+    assert [e.rung for e in world.events(Decided)] == [Rung.COLD_RESTART]
+    assert world.ended.outcome == "completed"
+
+
+@pytest.mark.parametrize("kind", [BeginTerm, PlanRestore, GoOn])
+def test_a_seat_that_is_frozen_in_a_recovery_is_replaced_before_the_recovery_is_late(kind):
+    endless = Deadlines(join_s=60.0, regroup_s=1000.0, transfer_s=1000.0, pause_s=1000.0, resume_s=1000.0)
+    world = world_of(3, 2, at_step={10: kill(1)}, deadlines=endless)
+    world._suspect = lambda _: None
+    world.decision_hook = on(kind, 2, lambda: find_frozen(world, world.procs[3]))
+    world.run()
+    assert [e.rung for e in world.events(Decided)] == [Rung.SPARE, Rung.SPARE]
+    assert [e.fault for e in world.events(Diagnosed)] == ["process killed", "process frozen"]
+    assert (world.ended.outcome, world.events(IncidentClosed)[0].steps_lost) == ("completed", 0)
+
+
+def test_a_frozen_spare_is_ended_and_costs_the_job_nothing():
+    world = world_of(2, 1, at_step={3: lambda world: find_frozen(world, world.procs[3])})
+    world.until = 100
+    world.run()
+    assert world.events(IncidentOpened) == []
+    assert "isolate p3, stack first" in world.story()
 
 
 def test_a_member_frozen_while_the_term_connects_is_found_because_it_does_not_pause():

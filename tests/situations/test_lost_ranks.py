@@ -8,6 +8,7 @@ import pytest
 
 from closeranks.events import (
     Decided,
+    Diagnosed,
     ErrorSeen,
     HookRan,
     IncidentClosed,
@@ -35,6 +36,21 @@ def test_a_peer_that_is_gone_is_acted_on_while_the_others_sit_between_collective
     assert ended.code == 0, ended.output
     assert [event.seats for event in ended.events(IncidentOpened)] == [(2,), (1,)]
     assert ended.finals == undisturbed
+
+
+def test_one_that_freezes_in_a_section_whose_length_nobody_knows_is_found_within_seconds(start):
+    trial = start("idle", "--nproc-per-node", "2")
+    trial.wait_for(StepClosed, step=4)
+    trial.strike(1, signal.SIGSTOP)
+    seen = trial.wait_for(ErrorSeen, within_s=30.0).event
+    assert (seen.detector, seen.seat) == ("progress", 1)
+    assert seen.detail.endswith("its control thread does not answer, it is idle")
+    assert trial.wait_for(Diagnosed, incident=1).event.fault == "process frozen"
+    trial.let_go("go-1")
+    trial.let_go("go-2")
+    ended = trial.end()
+    assert ended.code == 0, ended.output
+    assert [event.seats for event in ended.events(IncidentOpened)] == [(1,)], "the other one sat idle as long"
 
 
 def test_a_script_that_swallows_every_exception_recovers_all_the_same(start, undisturbed):

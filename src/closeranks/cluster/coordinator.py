@@ -46,7 +46,7 @@ from closeranks.frames import encode
 from closeranks.nodes import words
 from closeranks.nodes.link import Connection, Ears, End
 from closeranks.run.brain import bounds_of
-from closeranks.run.options import RunOptions
+from closeranks.run.options import RunOptions, Target
 
 _LOOK_S: Final = 0.1
 _TICK_S: Final = 0.25
@@ -73,7 +73,7 @@ class Coordinator:
         self.absences = Absences(self._attendees, tenure, (identity, options), self._lost)
         self.absences.has_room, self.absences.dispensable = self._mind.has_room, self._mind.dispensable
         self.absences.silent, self.absences.back = self._silent, self._back
-        self._progress = Progress(bounds_of(options), self._ask)
+        self._progress = Progress(bounds_of(options), self._ask, calls_roll=options.kind is not Target.COMMAND)
         self._progress.domains_of = self._domains_of
         self._agreement = Agreement()
         self._announcer = Announcer(self._record, self._attendees.get, self._complain)
@@ -466,10 +466,10 @@ class Coordinator:
         attendee = self._attendees.get(node)
         return {} if attendee is None or attendee.introduction is None else attendee.introduction.domains
 
-    def _ask(self, node: str, proc: int) -> None:
+    def _ask(self, node: str, word: words.Confirm) -> None:
         attendee = self._attendees.get(node)
         if attendee is not None:
-            attendee.send(words.Confirm(proc=proc))
+            attendee.send(word)
 
     # --- the regular look ---------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from closeranks.run.births import Births
 from closeranks.run.brain import settings_of
 from closeranks.run.carry import Carry
 from closeranks.run.context import Context
-from closeranks.run.doubts import ask
+from closeranks.run.doubts import ask, call
 from closeranks.run.exits import Exits
 from closeranks.run.watch import Watch
 from closeranks.run.worker import Worker
@@ -326,7 +326,7 @@ class Member:
             case words.Probe():
                 self._context.spawn(self._probe(word))
             case words.Confirm():
-                self._context.spawn(self._confirm(word.proc))
+                self._context.spawn(self._confirm(word))
             case words.FromSaver():
                 self.circle.hear(word)
             case words.StepClosedEverywhere():
@@ -451,12 +451,12 @@ class Member:
         found = await probe(lead.address, self._identity.keys, Supervisor(lead.node, lead.boot), _PROBE_S)
         return judge([found], hung_up=False).life
 
-    async def _confirm(self, proc: int) -> None:
-        worker = self._context.workers.get(proc)
+    async def _confirm(self, word: words.Confirm) -> None:
+        worker = self._context.workers.get(word.proc)
         if worker is None or not worker.alive:
             return
-        answered, busy = await ask(worker)
-        self._say(words.Confirmed(proc=proc, answered=answered, busy=busy))
+        answered, busy = await (call(worker) if word.routine else ask(worker))
+        self._say(words.Confirmed(proc=word.proc, answered=answered, busy=busy, routine=word.routine))
 
 
 def _connect(address: words.Address) -> str:

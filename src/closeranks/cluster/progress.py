@@ -12,24 +12,27 @@ from msgspec.structs import replace
 from closeranks.cluster.announcing import Members
 from closeranks.cluster.steps import Signs, Steps
 from closeranks.decide.protocol import Fact, GroupStuck, ProcStuck, StepDone
-from closeranks.detect import progress
+from closeranks.detect import progress, roll_call
 from closeranks.detect.progress import Standstill, Suspect, Verdict
 from closeranks.detect.straggler import Step
 from closeranks.detect.straggler_cause import Place
 from closeranks.events import AnyEvent, DeadlineChanged
-from closeranks.nodes.words import Beat, Confirmed
+from closeranks.nodes.words import Beat, Confirm, Confirmed
+from closeranks.run.doubts import how_it_does
 from closeranks.run.stragglers import Stragglers
 
 _RATES_KEPT: Final = 32
 
 
 class Progress:
-    """Merges what nodes tell, and follows up suspicions: ``ask(node, proc)`` has the node look at a process."""
+    """Merges what nodes tell, and follows up suspicions: ``ask(node, word)`` has the node look at a process."""
 
-    def __init__(self, bounds: progress.Bounds, ask: Callable[[str, int], None]) -> None:
+    def __init__(self, bounds: progress.Bounds, ask: Callable[[str, Confirm], None], *, calls_roll: bool) -> None:
+        """``calls_roll``: whoever shows vitals has a control thread until it ends."""
         self._steps = Steps()
         self._signs = Signs()
         self._watch = progress.Watch(bounds=bounds)
+        self._roll = roll_call.Roll(bounds=bounds) if calls_roll else None
         self._ask = ask
         self._nodes: tuple[str, ...] = ()  # by seat
         self._places: frozenset[str] = frozenset()  # the same nodes, each once
@@ -130,11 +133,18 @@ class Progress:
         if not self._places.issubset(present):
             return ()
         readings = self._signs.readings(self._places, self._seats)
-        self._watch, findings = progress.observe(self._watch, readings, time.monotonic_ns())
+        now_ns = time.monotonic_ns()
+        self._watch, findings = progress.observe(self._watch, readings, now_ns)
+        if self._roll is not None:
+            self._roll, calls = roll_call.look(self._roll, readings, now_ns)
+            for one in calls:
+                self._ask(self._node_of(one.proc), Confirm(proc=one.proc, routine=True))
         return self._follow(findings)
 
     def confirmed(self, word: Confirmed) -> tuple[Fact, ...]:
-        """A node looked at a suspect."""
+        """A node looked at a process."""
+        if word.routine:
+            return self._answered_call(word)
         suspect = self._suspects.pop(word.proc, None)
         if suspect is None:
             return ()
@@ -144,10 +154,14 @@ class Progress:
         facts = self._follow(findings)
         if verdict not in (Verdict.STUCK, Verdict.BLOCKED):
             return facts
-        how = "answers" if word.answered else "does not answer"
-        detail = f"its control thread {how}, it {'is busy' if word.busy else 'is idle'}"
-        stuck = ProcStuck(proc=word.proc, detail=detail, silent_s=suspect.silent_s, allowed_s=suspect.allowed_s)
-        return (*facts, stuck)
+        return (*facts, _stuck(word, suspect.silent_s, suspect.allowed_s))
+
+    def _answered_call(self, word: Confirmed) -> tuple[Fact, ...]:
+        if self._roll is None:
+            return ()
+        now_ns = time.monotonic_ns()
+        self._roll, frozen = roll_call.heard(self._roll, word.proc, now_ns, answered=word.answered, busy=word.busy)
+        return () if frozen is None else (_stuck(word, frozen.silent_s, frozen.allowed_s),)
 
     def take_notes(self) -> list[AnyEvent]:
         """What is worth a record since the last call."""
@@ -160,9 +174,17 @@ class Progress:
             match finding:
                 case Suspect():
                     self._suspects[finding.proc] = finding
-                    self._ask(self._nodes[self._seats[finding.proc]], finding.proc)
+                    self._ask(self._node_of(finding.proc), Confirm(proc=finding.proc))
                 case Standstill():
                     facts.append(GroupStuck(detail=finding.detail, suspects=finding.suspects))
                 case DeadlineChanged():
                     self._notes.append(finding)
         return tuple(facts)
+
+    def _node_of(self, proc: int) -> str:
+        return self._nodes[self._seats[proc]]
+
+
+def _stuck(word: Confirmed, silent_s: float, allowed_s: float) -> ProcStuck:
+    detail = how_it_does(answered=word.answered, busy=word.busy)
+    return ProcStuck(proc=word.proc, detail=detail, silent_s=silent_s, allowed_s=allowed_s)

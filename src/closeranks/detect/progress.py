@@ -3,8 +3,9 @@
 It looks at readings of the vitals pages, one per process. How long the training thread may be silent depends on
 what it is doing; the gaps between its moves are learned per phase. A silent process is only *suspected*: the caller
 then asks its control thread for an answer and looks whether it uses processor time or input and output, and
-``confirm`` tells stuck from slow. The process state letter is never looked at: it does not tell a stopped process
-from one whose thread holds the interpreter, and both have to be acted on.
+``confirm`` tells stuck from slow. A process state letter never speaks against a process: it does not tell a stopped
+one from one whose thread holds the interpreter, and both have to be acted on. ``roll_call.py`` finds those two in any
+phase, also where a deadline is long or there is none.
 
 Who waits in a collective that others have not entered is a victim and never suspected. The culprit is outside of
 the collective, or behind by number. When all wait in the same one, all are asked: whoever does not answer is it;
@@ -47,6 +48,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     early_factor: float = 30.0  # times the last rehearsal step, or the longest of a handful of gaps
     early_gaps: int = 3
     factor: float = 10.0  # times the 95th percentile of the gaps: a tenfold slower step now and then is normal
+    # Who has not moved for so long is asked, whatever it does; with two looks a second apart it is told within 6 s.
+    unanswered_s: float = 4.0
     window_gaps: int = 256
     least_gaps: int = 20
 

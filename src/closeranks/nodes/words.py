@@ -125,6 +125,7 @@ class Confirmed(_Word, frozen=True, tag=True):
     proc: int
     answered: bool
     busy: bool
+    routine: bool = False
 
 
 class SeatFacts(_Word, frozen=True, tag=True):
@@ -234,9 +235,10 @@ class Probe(_Word, frozen=True, tag=True):
 
 
 class Confirm(_Word, frozen=True, tag=True):
-    """Ask that process and look at it."""
+    """Ask that process and look at it; ``routine``: nothing is held against it."""
 
     proc: int
+    routine: bool = False
 
 
 class StopAt(_Word, frozen=True, tag=True):

@@ -51,10 +51,23 @@ def parse_stat(text: str) -> Stat:
 
 def read_stat(pid: int) -> Stat | None:
     """The process as it is now, None when it is gone."""
+    return _read_stat(Path(f"/proc/{pid}"))
+
+
+def _read_stat(folder: Path) -> Stat | None:
     try:
-        return parse_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
+        return parse_stat((folder / "stat").read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, IndexError):
         return None
+
+
+def states_of_threads(pid: int) -> frozenset[str]:
+    """The letters of the states that the threads of a process are in; none when it is gone."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return frozenset()
+    return frozenset(stat.state for thread in threads if (stat := _read_stat(thread)) is not None)
 
 
 def read_table() -> dict[int, Stat]:

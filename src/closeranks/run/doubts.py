@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from closeranks import messages
+from closeranks.decide.diagnosis import NO_ANSWER
 from closeranks.decide.protocol import GroupStuck, ProcStuck
-from closeranks.detect import progress
+from closeranks.detect import progress, roll_call
 from closeranks.detect.progress import Mismatch, Standstill, Suspect, Verdict
 from closeranks.events import DeadlineChanged
 from closeranks.run.context import Context
-from closeranks.run.descendants import descendants, read_stat, read_table
+from closeranks.run.descendants import descendants, read_stat, read_table, states_of_threads
 from closeranks.run.worker import Worker
 from closeranks.signs import Reading
 
@@ -23,6 +25,7 @@ _WITNESSES_S = 0.2  # until the others come to the collective in which a process
 _WITNESS_LOOK_S = 0.005
 _BUSY_TICKS = 3  # 10 ms each; a control thread that answers needs less
 _BUSY_BYTES = 4096
+_WAITS_FOR_MACHINE = frozenset("RD")  # states of a thread: can run, is in an uninterruptible wait
 
 
 class Use(NamedTuple):
@@ -56,13 +59,33 @@ def _io_bytes(pid: int) -> int:
 
 async def ask(worker: Worker) -> tuple[bool, bool]:
     """Whether its control thread answers, and whether the process and its children do anything meanwhile."""
-    before = read_use(worker.started.pid)
-    worker.pong.clear()
-    worker.send(messages.Ping(nonce=worker.proc))
-    # The whole time is waited for: it is also the window in which the use of the processor is measured.
-    await asyncio.sleep(ANSWER_S)
-    worker.mute = not worker.pong.is_set()
-    return worker.pong.is_set(), read_use(worker.started.pid).busier_than(before)
+    pid = worker.started.pid
+    async with worker.asking:
+        before = read_use(pid)
+        worker.pong.clear()
+        worker.send(messages.Ping(nonce=worker.proc))
+        # The whole time is waited for: it is also the window in which the use of the processor is measured.
+        await asyncio.sleep(ANSWER_S)
+        worker.mute = not worker.pong.is_set()
+        busy = read_use(pid).busier_than(before)
+    # One that waits for a processor or for the disk cannot answer, and shows no use of them either.
+    return not worker.mute, busy or (worker.mute and not _WAITS_FOR_MACHINE.isdisjoint(states_of_threads(pid)))
+
+
+async def call(worker: Worker) -> tuple[bool, bool]:
+    """``ask`` for every day: one that answers at once is not looked at, and counts as idle."""
+    async with worker.asking:
+        worker.pong.clear()
+        worker.send(messages.Ping(nonce=worker.proc))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(worker.pong.wait(), ANSWER_S)
+        worker.mute = not worker.pong.is_set()
+    return await ask(worker) if worker.mute else (True, False)
+
+
+def how_it_does(*, answered: bool, busy: bool) -> str:
+    """In words, for whoever has to act on it."""
+    return f"its control thread {'answers' if answered else NO_ANSWER}, it {'is busy' if busy else 'is idle'}"
 
 
 class Doubts:
@@ -71,11 +94,18 @@ class Doubts:
     def __init__(self, context: Context, bounds: progress.Bounds) -> None:
         self._context = context
         self._watch = progress.Watch(bounds=bounds)
+        self._roll = roll_call.Roll(bounds=bounds)
 
     def look(self, readings: Mapping[int, Reading]) -> None:
         """``readings`` of the members that live and were not told to end, by process."""
         self._watch, findings = progress.observe(self._watch, readings, time.monotonic_ns())
         self._follow(findings)
+
+    def call_roll(self, readings: Mapping[int, Reading]) -> None:
+        """``readings`` of all processes that live and were not told to end: members, newcomers and spares."""
+        self._roll, calls = roll_call.look(self._roll, readings, time.monotonic_ns())
+        for one in calls:
+            self._context.spawn(self._call(self._context.workers[one.proc]))
 
     async def explain(self, dead: int, look: Callable[[], Mapping[int, Reading]]) -> None:
         """A process aborted: tell the controller if its last collective was not that of the others.
@@ -108,8 +138,19 @@ class Doubts:
         self._watch, verdict, findings = progress.confirm(self._watch, worker.proc, answered=answered, busy=busy)
         self._follow(findings)
         if verdict in (Verdict.STUCK, Verdict.BLOCKED):
-            how = "answers" if answered else "does not answer"
-            detail = f"its control thread {how}, it {'is busy' if busy else 'is idle'}"
+            detail = how_it_does(answered=answered, busy=busy)
             self._context.feed(
                 ProcStuck(proc=worker.proc, detail=detail, silent_s=suspect.silent_s, allowed_s=suspect.allowed_s)
+            )
+
+    async def _call(self, worker: Worker) -> None:
+        answered, busy = await call(worker)
+        if not worker.alive or worker.asked:
+            return
+        now_ns = time.monotonic_ns()
+        self._roll, frozen = roll_call.heard(self._roll, worker.proc, now_ns, answered=answered, busy=busy)
+        if frozen is not None:
+            detail = how_it_does(answered=answered, busy=busy)
+            self._context.feed(
+                ProcStuck(proc=worker.proc, detail=detail, silent_s=frozen.silent_s, allowed_s=frozen.allowed_s)
             )

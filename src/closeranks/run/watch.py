@@ -16,6 +16,7 @@ from closeranks.nodes.words import SeatSign
 from closeranks.run.context import Context
 from closeranks.run.doubts import Doubts
 from closeranks.run.exits import Exits
+from closeranks.run.options import Target
 from closeranks.run.orphans import Orphans
 from closeranks.run.stacks import capture
 from closeranks.run.stragglers import Stragglers
@@ -149,6 +150,7 @@ class Watch:
             self._context.screen.vitals({seat: reading for seat, _, reading in readings})
         if self._doubts is not None:
             self._doubts.look({worker.proc: reading for _, worker, reading in readings if not worker.asked})
+            self._doubts.call_roll(self._listening())
 
     def _members(self) -> dict[int, Worker]:
         context = self._context
@@ -165,6 +167,13 @@ class Watch:
 
     def _readings(self) -> list[tuple[int, Worker, Reading]]:
         return [(seat, worker, worker.page.read()) for seat, worker in self._members().items() if worker.page.begun]
+
+    def _listening(self) -> dict[int, Reading]:
+        """Of whoever has a control thread. What a command leads to may end before the command does, unseen."""
+        if self._context.options.kind is Target.COMMAND:
+            return {}
+        living = [worker for worker in self._context.living() if worker.page.begun and not worker.asked]
+        return {worker.proc: worker.page.read() for worker in living}
 
     def _sections(self) -> dict[int, dict[str, float]]:
         return {worker.proc: worker.page.sections.read() for _, worker, _ in self._readings()}

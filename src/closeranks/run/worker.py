@@ -42,6 +42,7 @@ class Worker:
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # ended or fenced
     pong: asyncio.Event = field(default_factory=asyncio.Event)
     can_replay: bool = False  # a spare that waits in its loop, with a whole model
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)  # one question at a time
     mute: bool = False  # its control thread did not answer the last question
     stack: asyncio.Future[str] | None = None
 

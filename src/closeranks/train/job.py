@@ -277,8 +277,8 @@ class Job:
         world.on_backward = self._on_backward
         world.on_gradients = self.held.show
         world.wait_for_seat = self._wait_for_seat
-        self._arm()
         self.control.start()
+        self._arm()
         watch_garbage(self.timers)
         self.control.send(messages.Joined(facts=_facts()))
         group.register(lambda: self.world)
