@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from closeranks.detect import straggler
@@ -114,5 +114,6 @@ def test_steps_that_grow_while_nobody_has_more_to_do_are_spent_in_the_collective
 
 
 @given(st.lists(st.dictionaries(st.integers(0, 3), st.floats(allow_nan=True, allow_infinity=True)), max_size=60))
+@example([{0: 5.99e307, 1: 5.99e307, 2: 5.99e307}] * 60)
 def test_no_input_breaks_it(steps):
     watched(Step(own_s=own_s, totals_s={0: {"data": 1.0}}, period_s=1.0) for own_s in steps)

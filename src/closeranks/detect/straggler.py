@@ -26,6 +26,7 @@ from closeranks.detect.robust_levels import Others, leave_one_out, spread_around
 
 _TRIMMED_NOISE = 1.06  # standard error of the trimmed mean of normal values, over that of their mean
 _SCALE_OF_DIFFERENCES = 1.4826 / math.sqrt(2)
+_LEAST_S, _LONGEST_S = 1e-9, 1e9  # what is no time of a step was not measured
 _LEAST_PROCESSES = 2
 
 
@@ -101,7 +102,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
 
 def observe(watch: Watch, step: Step) -> tuple[Watch, tuple[Finding, ...]]:
     """Take one closed step of all processes."""
-    own_s = {proc: s for proc, s in step.own_s.items() if math.isfinite(s) and s > 0}
+    own_s = {proc: s for proc, s in step.own_s.items() if _LEAST_S <= s <= _LONGEST_S}
     steps = (*watch.open, replace(step, own_s=own_s))
     watch = replace(watch, open=steps)
     rule = watch.rule
