@@ -115,7 +115,7 @@ def load_train_save(store: str, layout: str, seed: int) -> tuple[str, str, int]:
 def save_parts_of_a_pipeline(store: str) -> list[str]:
     """Every rank has other layers under one name."""
     model = nn.ModuleDict({str(dist.get_rank()): nn.Linear(2, 2)})
-    with Checkpointer(store, settings=Settings(deadline_s=20.0)) as checkpointer:
+    with Checkpointer(store, settings=Settings(deadline_s=60.0)) as checkpointer:
         heard = [refusal(lambda: checkpointer.save({"model": model}, step=0))]
         heard.append(refusal(lambda: checkpointer.save({}, local={"model": model}, step=0)))
         before = model[str(dist.get_rank())].weight.detach().clone()

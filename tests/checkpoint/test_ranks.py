@@ -94,5 +94,5 @@ def test_ranks_that_hold_different_tensors_under_one_name_are_refused_unless_the
     pool: Pool, tmp_path: Path
 ) -> None:
     for heard in pool.run(tmp_path, 2, "save_parts_of_a_pipeline", str(tmp_path / "store")):
-        assert heard[0].startswith("SaveFailed: step 0 was not saved: rank 1 names other tensors than rank 0")
+        assert heard[0].startswith("SaveFailed: step 0 was not saved: rank 1 names other tensors than rank 0"), heard[0]
         assert heard[1:] == ["", ""]
