@@ -10,8 +10,6 @@ from typing import Final, Never
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from closeranks.checkpoint.commit_log import CommitLog
 from closeranks.checkpoint.format import IDENTITY_KEY, Identity
@@ -20,6 +18,7 @@ from closeranks.checkpoint.inventory import Home, Opened, open_point, take_stock
 from closeranks.checkpoint.problems import CheckpointProblem, StoreRefused
 from closeranks.checkpoint.stores.opening import found, open_store
 from closeranks.checkpoint.stores.store import Store
+from closeranks.cli.byte_bar import byte_bar
 
 PROBLEM: Final = 1
 USAGE: Final = 2
@@ -132,15 +131,7 @@ def fail(message: str, code: int) -> Never:
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on the terminal, on standard error and only where someone looks."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+    with byte_bar() as bars:
         task = bars.add_task(what, total=None)
 
         def told(done: int, total: int) -> None:

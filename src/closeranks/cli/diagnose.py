@@ -9,9 +9,9 @@ from typing import Annotated, Never
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.text import Text
 
+from closeranks.cli.byte_bar import byte_bar
 from closeranks.diagnose.evidence import Evidence
 from closeranks.diagnose.judge import judge
 from closeranks.diagnose.labels import harmless
@@ -20,7 +20,7 @@ from closeranks.diagnose.verdict import SCHEMA, Verdict
 from closeranks.gather.collecting import Collected, Collector
 from closeranks.gather.node_past import node_past
 from closeranks.gather.runs import RunError, last_incident
-from closeranks.gather.sources import LogFile, SourcesError, logs_in, runs_in
+from closeranks.gather.sources import SourcesError, logs_in, runs_in
 from closeranks.run.node_history import HistoryProblem
 
 UNKNOWN, BAD_INPUT, INTERRUPTED = 3, 2, 130
@@ -101,7 +101,7 @@ def _collect(places: list[Path], kernel_logs: list[Path], recordings: list[Path]
     others = [place for place in places if place not in runs]
     files += logs_in(others) if others else []
     files += logs_in(kernel_logs, kernel=True) if kernel_logs else []
-    with _progress(files) as progress:
+    with byte_bar(wanted=bool(files)) as progress:
         task = progress.add_task("reading", total=sum(file.size_bytes for file in files))
         collector = Collector(lambda stored_bytes: progress.advance(task, stored_bytes))
         collector.scan(files)
@@ -110,19 +110,6 @@ def _collect(places: list[Path], kernel_logs: list[Path], recordings: list[Path]
     for folder in recordings:
         collector.compare_recordings(folder)
     return collector.collected()
-
-
-def _progress(files: list[LogFile]) -> Progress:
-    """On a terminal only, and beside the report: the report alone goes to standard output."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal or not files)
 
 
 def _print(verdict: Verdict, collected: Collected) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import random
 import re
 import tomllib
@@ -11,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from closeranks.drill.fault import ANY_INCARNATION, FROM_A_TIMER, Fault, Kind, Lasting, Moment
+from closeranks.toml_text import nearest
 
 _HANG_S = 3600.0
 _BITS_MAX = 8  # of the smallest element
@@ -133,12 +133,6 @@ def random_plan(seed: int, seats: int, steps: int, *, saves: bool = False) -> Pl
     return Plan(
         run=RunSpec(command=(), seats=seats), expect=Expect(steps_lost_max=steps, rpo_steps=steps), fault=(spec,)
     )
-
-
-def nearest(word: str, known: list[str]) -> str:
-    """A hint for a word that is not known: the nearest one that is, or all of them."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f'did you mean "{close[0]}"?' if close else f"known: {', '.join(known)}"
 
 
 def _drawn(spec: FaultSpec, seats: int, number: int, draw: random.Random) -> list[Fault]:
