@@ -315,3 +315,14 @@ def test_the_shipped_alerts_speak_of_metrics_that_there_are():
     there = run(script())
     assert told
     assert {name for name in told if name.removesuffix("_total") not in there} == set()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("arguments", [["gateway.toml"], ["--drill", "1"]])
+def test_a_package_that_is_not_installed_is_named_with_the_extra_that_holds_it(tmp_path, arguments):
+    (tmp_path / "gateway.toml").write_text('[[replica]]\nname = "a"\nurl = "http://h:1"\n')
+    without = "import sys; sys.modules['httptools'] = None; from closeranks.cli.main import main; main()"
+    asked = [sys.executable, "-c", without, "serve", *arguments]
+    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "httptools: pip install 'closeranks[serve]'" in done.stderr

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -43,33 +45,43 @@ def serve(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     SIGTERM drains, SIGHUP reads the file again. Exit status: 0; 2 if the file does not describe a gateway; with --demo
     and --drill 1 if an answer was not whole.
     """
-    if demo:
-        _demo()
-        return
     if alerts:
         typer.echo(files("closeranks.serve").joinpath("alerts.yml").read_text(), nl=False)
         return
-    if drill:
-        _drill(drill, seed, as_json=as_json)
-        return
+    with _extras():
+        if demo:
+            _demo()
+        if drill:
+            _drill(drill, seed, as_json=as_json)
     if file is None:
         _refuse("expected GATEWAY.toml or --demo")
     settings = _settings(file)
     if check:
         _check(file, settings, as_json=as_json)
         return
-    import uvloop
+    with _extras():
+        import uvloop
 
-    from closeranks.serve.process import Own, run
-    from closeranks.serve.processes import Workers, command_of_worker
+        from closeranks.serve.process import Own, run
+        from closeranks.serve.processes import Workers, command_of_worker
 
-    if settings.listen.processes > 1 and worker is None:
-        workers = Workers(command_of_worker(str(file), drain_s), settings.listen.processes, _say)
-        code = uvloop.run(workers.run())
-    else:
-        own = Own(worker, shared) if worker is not None and shared is not None else None
-        code = uvloop.run(run(file, settings, own=own, drain_s=drain_s, say=_say))
+        if settings.listen.processes > 1 and worker is None:
+            workers = Workers(command_of_worker(str(file), drain_s), settings.listen.processes, _say)
+            code = uvloop.run(workers.run())
+        else:
+            own = Own(worker, shared) if worker is not None and shared is not None else None
+            code = uvloop.run(run(file, settings, own=own, drain_s=drain_s, say=_say))
     raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def _extras() -> Iterator[None]:
+    """Says which extra holds a package that is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        extra = "serve-redis" if error.name == "redis" else "serve"
+        _refuse(f"expected the package {error.name}: pip install 'closeranks[{extra}]'")
 
 
 def _settings(file: Path) -> Settings:
@@ -97,7 +109,7 @@ def _check(file: Path, settings: Settings, *, as_json: bool) -> None:
         typer.echo(f"  risk: {risk}")
 
 
-def _drill(rounds: int, seed: int, *, as_json: bool) -> None:
+def _drill(rounds: int, seed: int, *, as_json: bool) -> NoReturn:
     import msgspec
     from rich.console import Console
     from rich.progress import track
@@ -126,7 +138,7 @@ def _drill(rounds: int, seed: int, *, as_json: bool) -> None:
     raise typer.Exit(_FAILED if broken else 0)
 
 
-def _demo() -> None:
+def _demo() -> NoReturn:
     from closeranks.serve.demo.show import DemoError, demo
 
     def show(text: str) -> None:
