@@ -20,6 +20,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     incarnations: tuple[int, ...] = ()  # newest by seat
     procs_reserved: int = 1  # numbers below it are given out or belong to a leader: never give one twice
     incidents: int = 0  # incidents opened so far
+    released: bool = False  # this leader has given the lead up
     ended: str = ""  # outcome, once the run is over; nobody takes over any more
     exit_code: int = 0
     reason: str = ""

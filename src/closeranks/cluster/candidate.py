@@ -61,6 +61,8 @@ class Candidate:
         self._link = Link(link, self._hear, self._parent_gone, aside.FromSupervisor)
         self._link.on_closed = lambda: self._parent_gone("the supervisor is gone")
         self._follows = 0
+        self._seeks = True
+        self._release: asyncio.Task[None] | None = None
         self._told: tuple[int, str] = (0, "")
         self._tenure: Tenure | None = None
         self._coordinator: Coordinator | None = None
@@ -104,11 +106,14 @@ class Candidate:
         match word:
             case aside.Begin():
                 self._boot = Boot(word.supervisor, word.before)
+                self._seeks = word.seeks
                 self._begun.set()
             case aside.Standing():
                 self._follows = word.follows
                 if self._tenure is not None:
                     self._tenure.wake()
+            case aside.Retire():
+                self._retire()
             case aside.Ending():
                 self._ending.set()
 
@@ -118,8 +123,17 @@ class Candidate:
 
     # --- the lead -----------------------------------------------------------------------------------------------
 
+    def _retire(self) -> None:
+        """First nothing is granted any more, then others hear that they may take over."""
+        self._seeks = False
+        self._end_reign()
+        if self._tenure is not None and (self._release is None or self._release.done()):
+            self._release = asyncio.create_task(self._tenure.release())
+
     def _around(self, now_s: float) -> Around:
         coordinator, tenure = self._coordinator, self._tenure
+        if not self._seeks and coordinator is None:
+            return Around(now_s=now_s, led=True)
         record = None if tenure is None else tenure.record
         ended = record is not None and self._boot.outlived(record.boot)
         if coordinator is None:
@@ -136,6 +150,8 @@ class Candidate:
         match choice:
             case Contend():
                 self._reason = choice.reason
+            case Lead() if not self._seeks:  # a bid that was under way has won
+                self._retire()
             case Lead():
                 self._begin_reign(tenure)
             case Follow():

@@ -132,6 +132,9 @@ def lost(turn: Turn, fact: NodeLost) -> None:
 
 def _trouble(state: State, node: Node, members: tuple[Proc, ...], detail: str) -> Trouble:
     seats = tuple(sorted(p.seat for p in members if p.seat is not None))
+    if node.let_go:
+        told = f"{node.name} with seats {list(seats)} has left, as it was told to: {detail}"
+        return Trouble(seen=Seen.LEFT, detail=told, seats=seats, node=node.name)
     before = () if state.incident is None else state.incident.nodes
     others = [state.lost_nodes[name] for name in before if name in state.lost_nodes]
     living = [other for other in state.nodes.values() if other.name != node.name]

@@ -112,6 +112,13 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     domains: Mapping[str, str] = {}
     host: str = ""  # the machine's name; "": it has no history
     silent: bool = False  # nothing reaches it now, what runs there may live
+    leaving: int = 0  # the signal that told it to leave; 0: it stays
+    let_go: bool = False  # it was told that it may
+
+    @property
+    def open(self) -> bool:
+        """Whether seats and spares can be placed there now."""
+        return not (self.silent or self.leaving)
 
 
 class Proc(msgspec.Struct, frozen=True, kw_only=True):

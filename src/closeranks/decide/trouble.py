@@ -13,7 +13,7 @@ from closeranks.decide.turn import Turn
 from closeranks.events import Decided, Diagnosed, ErrorSeen, IncidentOpened, IncidentWidened, Phase, Rung
 
 _OWN = frozenset({Seen.EXCEPTION, Seen.LEFT_EARLY})
-_NOT_OF_THE_SCRIPT = frozenset({Seen.NODE, Seen.SILENCE, Seen.COORDINATOR})
+_NOT_OF_THE_SCRIPT = frozenset({Seen.NODE, Seen.LEFT, Seen.SILENCE, Seen.COORDINATOR})
 _LIVES_AFTER_INTERRUPT = frozenset({Stage.INTERRUPTED, Stage.PAUSED, Stage.STARTED, Stage.JOINED, Stage.WARM})
 
 
