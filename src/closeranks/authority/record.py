@@ -14,6 +14,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     boot: str = ""  # of the candidate process that leads
     host: str = ""  # where it listens
     port: int = 0
+    probe_port: int = 0  # where the supervisor of the leading node answers probes
     term: int = 0  # the newest that was, or is about to be, announced
     members: tuple[int, ...] = ()  # process by seat
     nodes: tuple[str, ...] = ()  # node by seat

@@ -25,6 +25,7 @@ class Begin(_Aside, frozen=True, tag=True):
 
     supervisor: str  # its boot
     before: int
+    probe_port: int  # where the supervisor answers probes
     seeks: bool = True  # False: as after Retire
 
 

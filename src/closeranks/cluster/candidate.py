@@ -21,6 +21,7 @@ from closeranks.authority.register import Register, RegisterError, RegisterRefus
 from closeranks.cluster import aside
 from closeranks.cluster.coordinator import Coordinator
 from closeranks.cluster.identity import Identity, IdentityProblem, identity_of, meeting_point
+from closeranks.cluster.leader_vigil import LeaderVigil
 from closeranks.cluster.tenure import Deposed, Seat, Tenure
 from closeranks.decide.leadership import Around, Candidacy, Choice, Contend, Follow, Lead, Over, StepDown
 from closeranks.nodes import words
@@ -58,6 +59,8 @@ class Candidate:
         self._identity = identity
         self._options = options
         self._boot = Boot("", 0)
+        self._probe_port = 0
+        self._vigil = LeaderVigil(identity, self._wake)
         self._link = Link(link, self._hear, self._parent_gone, aside.FromSupervisor)
         self._link.on_closed = lambda: self._parent_gone("the supervisor is gone")
         self._follows = 0
@@ -83,7 +86,7 @@ class Candidate:
         listener = await serve(here, self._identity.keys, words.FromNode, self._called)
         register = self._register()
         candidacy = Candidacy(boot=str(self._boot), rank=self._identity.rank)
-        seat = Seat(self._identity.node, listener.address)
+        seat = Seat(self._identity.node, listener.address, self._probe_port)
         self._tenure = Tenure(register, candidacy, seat, self._around, self._chosen)
         seeking = asyncio.create_task(self._tenure.run())
         ended = asyncio.create_task(self._ending.wait())
@@ -91,6 +94,7 @@ class Candidate:
         if self._reign is not None:
             await asyncio.wait([self._reign])
         seeking.cancel()
+        self._vigil.close()
         await listener.close()
         await register.close()
 
@@ -106,12 +110,11 @@ class Candidate:
         match word:
             case aside.Begin():
                 self._boot = Boot(word.supervisor, word.before)
-                self._seeks = word.seeks
+                self._probe_port, self._seeks = word.probe_port, word.seeks
                 self._begun.set()
             case aside.Standing():
                 self._follows = word.follows
-                if self._tenure is not None:
-                    self._tenure.wake()
+                self._wake()
             case aside.Retire():
                 self._retire()
             case aside.Ending():
@@ -122,6 +125,11 @@ class Candidate:
         os._exit(1)
 
     # --- the lead -----------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Something changed that the lead depends on."""
+        if self._tenure is not None:
+            self._tenure.wake()
 
     def _retire(self) -> None:
         """First nothing is granted any more, then others hear that they may take over."""
@@ -135,13 +143,17 @@ class Candidate:
         if not self._seeks and coordinator is None:
             return Around(now_s=now_s, led=True)
         record = None if tenure is None else tenure.record
-        ended = record is not None and self._boot.outlived(record.boot)
+        ended = record is not None and (self._boot.outlived(record.boot) or self._saw_end(record.boot))
         if coordinator is None:
             return Around(now_s=now_s, led=self._follows > 0, leader_ended=ended)
         absences = coordinator.absences
         return Around(
             now_s=now_s, led=self._follows > 0, heard_s=absences.heard_s(), outnumbered=absences.outnumbered()
         )
+
+    def _saw_end(self, boot: str) -> bool:
+        """Whether that candidate has ended with its supervisor."""
+        return self._vigil.gone is not None and self._vigil.gone.candidate == boot
 
     def _chosen(self, choice: Choice) -> None:
         tenure = self._tenure
@@ -169,11 +181,13 @@ class Candidate:
         if self._reign is not None:
             return
         self._coordinator = Coordinator(tenure, self._identity, self._options, self._reason)
+        self._coordinator.gone = self._vigil.gone
         self._reign = asyncio.create_task(self._lead(self._coordinator))
         self._tell_leader(tenure)
 
     def _tell_leader(self, tenure: Tenure) -> None:
         record = tenure.record
+        self._vigil.follow(record)
         if record.epoch and self._told != (record.epoch, record.boot):
             self._told = (record.epoch, record.boot)
             address = words.Address(host=record.host, port=record.port)

@@ -74,6 +74,7 @@ class CandidateLink:
         self._waiting: _Process | None = None
         self._ends = 0
         self._follows = 0
+        self.probe_port = 0  # of the supervisor
         self._closed = False
         self._seeks = True
         self.replace = True  # False: without an authority there must not be a second one
@@ -114,7 +115,9 @@ class CandidateLink:
     def _promote(self, process: _Process) -> None:
         """This one is the candidate now: it hears which of this node have ended, for they lead no more."""
         self._active = process
-        process.send(aside.Begin(supervisor=self._boot, before=self._ends, seeks=self._seeks))
+        process.send(
+            aside.Begin(supervisor=self._boot, before=self._ends, probe_port=self.probe_port, seeks=self._seeks)
+        )
         process.send(aside.Standing(follows=self._follows))
         if self.replace:
             self._waiting = self._new()

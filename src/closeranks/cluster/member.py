@@ -101,7 +101,7 @@ class Member:
         self._granted_beat = 0  # newest whose grant has arrived, of the leader that is followed
         self._next_beat_s = 0.0
         self._closed: list[words.ClosedHere] = []
-        self._closed_step = -1
+        self._closed_step = self._closed_everywhere = -1
         self._memo: tuple[int, int, bytes] = (0, 0, b"")
         self._stores = TermStores(identity.host)
         self._probes: Any = None
@@ -132,6 +132,7 @@ class Member:
             return f"node {self._identity.node}: {error}; name another address with --interface"
         await self._check()
         self._candidate.replace = self._elected
+        self._candidate.probe_port = self._probes.address.port
         self._candidate.on_lost = self._candidate_lost
         self._note_start()
         self._candidate.start()
@@ -228,7 +229,11 @@ class Member:
         self._known.told(word.decision)
         self.circle.seated(word.places)
         if isinstance(word.decision, StartGroup):
-            self._closed, self._closed_step = [], -1  # steps of another group say nothing about this one
+            self._closed, self._closed_step, self._closed_everywhere = (
+                [],
+                -1,
+                -1,
+            )  # steps of another group say nothing about this one
         self._parts.carry.stamp = word.stamp
         self._context.carry_out(word.decision)
 
@@ -297,6 +302,7 @@ class Member:
             procs=self._known.procs,
             ended=self._known.ended,
             closed_step=self._closed_step,
+            closed_everywhere=self._closed_everywhere,
             memo=memo,
             memo_epoch=epoch,
             memo_seq=seq,
@@ -382,6 +388,7 @@ class Member:
         sent_s = self._beats.pop(word.number, None)
         if sent_s is not None:
             self._granted_beat = word.number
+            self._closed_everywhere = word.closed_step
             if welcome.epoch != self._followed:
                 self._followed = welcome.epoch
                 self._context.note(CoordinatorFollowed(epoch=welcome.epoch, leader=welcome.leader))

@@ -130,6 +130,7 @@ def _known(attendee: Attendee, report: words.Report) -> KnownNode:
         procs=report.procs,
         ended=report.ended,
         closed_step=report.closed_step,
+        closed_everywhere=report.closed_everywhere,
     )
 
 

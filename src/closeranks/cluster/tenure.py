@@ -42,6 +42,7 @@ class Seat(NamedTuple):
 
     node: str
     address: Address
+    probe_port: int  # of the supervisor there
 
 
 class Tenure:
@@ -157,6 +158,7 @@ class Tenure:
             "released": False,
             "host": address.host,
             "port": address.port,
+            "probe_port": self._seat.probe_port,
             "procs_reserved": self.record.procs_reserved + PROCS_AHEAD,
         }
 

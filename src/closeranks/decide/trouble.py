@@ -71,6 +71,7 @@ def _open_or_widen(turn: Turn, trouble: Trouble, diagnosis: Diagnosis) -> None:
             exit_code=trouble.exit_code,
             summary=trouble.detail,
             done_before=turn.state.group.newest_step,
+            unsure=turn.state.group.unsure,
         )
         turn.note(IncidentOpened(incident=number, seats=seats, summary=trouble.detail))
         quiet = {"pace": pace.disturbed(turn.state.pace), "canary": canary.disturbed(turn.state.canary)}
