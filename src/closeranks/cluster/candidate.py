@@ -34,6 +34,7 @@ from closeranks.run.options import STORE_AUTHORITY, RunOptions
 
 _STATIC_EPOCH: Final = 1  # without an authority there is one leader and never another
 _EXIT_USAGE: Final = 2
+_WATCHERS: Final = 64  # in a larger job only the lower ranks watch: a supervisor has not a descriptor for each of all
 
 
 class Boot(NamedTuple):
@@ -187,7 +188,8 @@ class Candidate:
 
     def _tell_leader(self, tenure: Tenure) -> None:
         record = tenure.record
-        self._vigil.follow(record)
+        if min(self._identity.rank, self._options.nnodes) < _WATCHERS:
+            self._vigil.follow(record)
         if record.epoch and self._told != (record.epoch, record.boot):
             self._told = (record.epoch, record.boot)
             address = words.Address(host=record.host, port=record.port)

@@ -187,7 +187,8 @@ def _clear(turn: Turn, trouble: Trouble, rung: Rung) -> None:
     for proc in membership.occupants(turn.state).values():
         membership.isolate(turn, proc, f"{rung}: {trouble.detail}", capture_stack=False)
     if rung is Rung.SHRINK:
-        turn.update(shrunk_to=trouble.fewer_seats)
+        # Nobody waits for room any more; the members that are to end may take longer than the wait did.
+        turn.update(shrunk_to=trouble.fewer_seats, short_since_s=None)
     start_when_clear(turn)
 
 

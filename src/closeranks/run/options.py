@@ -402,6 +402,7 @@ def _require_meeting(options: RunOptions) -> None:
             "--authority": options.authority,
             "--domains": options.domains,
             "--probe-command": options.probe_command,
+            "--on-term": None if options.on_term is OnTerm.STOP else options.on_term,
         }
         for flag, value in given.items():
             if value is not None:

@@ -27,6 +27,7 @@ class NodeKind(StrEnum):
     DATA_CUT = "data-cut"  # only what workers say to each other is lost
     CONTROL_CUT = "control-cut"  # only what supervisors and coordinator say to each other is lost
     LOSSES = "losses"  # one packet in five of the node is lost
+    LEAVE = "leave"  # SIGTERM to its supervisor: it hands its seats over, and ends
     BLACKOUT = "blackout"  # all nodes lose power at one instant; the job is started anew, and goes on from its store
 
 
@@ -37,7 +38,9 @@ class NodeMoment(StrEnum):
     RECOVERY = "recovery"  # while an incident is open, after the step
 
 
-ENDS_NODE: Final = frozenset({NodeKind.NODE_KILL, NodeKind.SUPERVISOR_KILL, NodeKind.POWER_OFF, NodeKind.BLACKOUT})
+ENDS_NODE: Final = frozenset(
+    {NodeKind.NODE_KILL, NodeKind.SUPERVISOR_KILL, NodeKind.POWER_OFF, NodeKind.LEAVE, NodeKind.BLACKOUT}
+)
 NEEDS_NETWORK: Final = frozenset(
     {NodeKind.POWER_OFF, NodeKind.CUT_OFF, NodeKind.CUT_HALF, NodeKind.DEAF, NodeKind.MUTE, NodeKind.DATA_CUT}
     | {NodeKind.CONTROL_CUT, NodeKind.LOSSES}

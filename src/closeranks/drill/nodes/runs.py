@@ -96,9 +96,10 @@ class NodesRun:
 
     def node_ended(self, node: str) -> None:
         """The drill has ended the node: what it left is collected, and its end is not held against the run."""
-        living = self._living.pop(node)
-        living.process.wait()
-        self._over.append(self._collect(living, ended_by_drill=True))
+        living = self._living.pop(node, None)
+        if living is not None:  # two faults may have ended it
+            living.process.wait()
+            self._over.append(self._collect(living, ended_by_drill=True))
 
     def silence_authority(self) -> None:
         """It answers nobody from now on: etcd stands still, and where the store was there is a file."""
@@ -197,7 +198,8 @@ class NodesRun:
         launcher = [sys.executable, "-m", "closeranks", "run", "--view", "text", "--run-dir", str(place / "run")]
         sizes = ["--nnodes", str(spec.nnodes), "--node-rank", node[1:], "--nproc-per-node", str(spec.seats_per_node)]
         place_of = ["--run-id", self._name, "--interface", self.stand.address(node), *self._meeting()]
-        return [*launcher, *sizes, *place_of, *self._saving(), *spec.options, *spec.command]
+        leaving = ["--on-term", "leave"]  # nothing else in a drill sends that signal
+        return [*launcher, *sizes, *place_of, *leaving, *self._saving(), *spec.options, *spec.command]
 
     def _saving(self) -> list[str]:
         stored = self.spec.save_every or self.spec.authority == "store"

@@ -97,6 +97,9 @@ class Striker:
             case NodeKind.SUPERVISOR_KILL:
                 signalled = self._signal(stand.processes(node, SUPERVISOR), signal.SIGKILL)
                 return (lambda: self._bring_back(node)) if signalled else None
+            case NodeKind.LEAVE:
+                signalled = self._signal(stand.processes(node, SUPERVISOR), signal.SIGTERM)
+                return (lambda: self._bring_back(node)) if signalled else None
             case NodeKind.SUPERVISOR_FREEZE:
                 return self._freeze(stand.processes(node, SUPERVISOR))
             case NodeKind.COORDINATOR_KILL:
