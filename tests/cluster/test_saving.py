@@ -504,9 +504,12 @@ def test_at_the_end_images_that_wait_for_a_keeper_are_handed_to_it_before_it_may
         ready = False
 
         def publish(self, message: keeper.Publish, fds: list[int]) -> None:
+            super().publish(message, fds)
             did.append(message.save)
 
         async def finish(self, patience_s: float) -> None:
+            self._settled.set()
+            await super().finish(patience_s)
             did.append("end")
 
     async def end() -> None:
