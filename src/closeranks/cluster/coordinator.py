@@ -391,7 +391,7 @@ class Coordinator:
         """From those that hear of a new leader."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GATHERING_S):
-                while any(a.report is None and not self._has_ended(a) for a in self._attendees.values()):
+                while any(a.report is None for a in self._attendees.values()):
                     self._arrived.clear()
                     await self._arrived.wait()
 
