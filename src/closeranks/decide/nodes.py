@@ -125,7 +125,8 @@ def lost(turn: Turn, fact: NodeLost) -> None:
         if turn.state.short_since_s == turn.now_s:  # it is the missing node, and was waited for as such
             turn.update(short_since_s=turn.now_s - fact.waited_s)
         return
-    turn.note(ErrorSeen(detector=Seen.NODE.value, seat=None, proc=None, detail=f"{node.name} was lost: {fact.detail}"))
+    detail = f"{node.name} {'has left' if node.let_go else 'was lost'}: {fact.detail}"
+    turn.note(ErrorSeen(detector=Seen.NODE.value, seat=None, proc=None, detail=detail))
     trouble.start_when_clear(turn)
     trouble.regroup_when_gathered(turn)
 
