@@ -34,9 +34,9 @@ class NodesSpec(NamedTuple):
     seats_per_node: int = 1
     authority: str = "sqlite"  # "etcd", "sqlite", "store", or "none": n0 leads and nobody else can
     options: tuple[str, ...] = ()  # further ones of closeranks run
-    save_every: str = ""  # as --save-every; empty: nothing is saved, unless the options say so
     environment: tuple[tuple[str, str], ...] = ()  # beside that of this process
     timeout_s: float = 120.0
+    save_every: str = ""  # as --save-every; empty: nothing is saved, unless the options say so
 
     @property
     def nodes(self) -> tuple[str, ...]:
