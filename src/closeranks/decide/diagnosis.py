@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
+from msgspec.structs import replace
 
 from closeranks import faults
 from closeranks.decide.protocol import Crash, Hint
@@ -130,6 +131,16 @@ def signature(trouble: Trouble, step: int) -> Signature | None:
     if trouble.seen is Seen.MISMATCH:
         return Signature(error=faults.MISMATCHED_COLLECTIVE.name, where="", step=step)
     return None
+
+
+def late_steps_counted(seen: Mapping[Signature, int], known: int, closed: int) -> dict[Signature, int]:
+    """These signatures once it is certain that the group had closed a later step than was ``known`` at the failure.
+
+    The last steps before a failure are often heard of after it. Where its place is only known by them, the same bug
+    would else seem to come at another place the next time.
+    """
+    late = {mark: replace(mark, step=closed) for mark in seen if mark.where == "" and known <= mark.step < closed}
+    return {late.get(mark, mark): term for mark, term in seen.items()}
 
 
 def diagnose(trouble: Trouble, *, repeated: bool, start_up: bool) -> Diagnosis:
