@@ -59,6 +59,7 @@ class Seen(StrEnum):
     NUMERICS = "numerics"  # the same wrong numbers came again, and no device is to blame
     DIVERGED = "diverged"  # the losses say that the model is damaged
     NODE = "node"  # a node is gone with all that ran there
+    LEFT = "left"  # a node has left, as it was told to
     SILENCE = "silence"  # a node was out of reach while others went on
     COORDINATOR = "coordinator"  # it was lost in the middle of something
     CANARY = "canary"  # after a recovery, losses were not what they had been
@@ -187,6 +188,7 @@ def _fault(trouble: Trouble) -> tuple[faults.Fault, float]:
         Seen.NUMERICS: (faults.BAD_NUMERICS, 0.8),
         Seen.DIVERGED: (faults.BAD_NUMERICS, 0.6),
         Seen.CANARY: (faults.BAD_RECOVERY, 0.6),
+        Seen.LEFT: (faults.PREEMPTED, 0.9),
         Seen.SILENCE: (faults.NETWORK_LOSS, 0.6),
         Seen.COORDINATOR: (faults.COORDINATOR_LOST, 0.9),
         Seen.NO_ROOM: (faults.NODE_LOST, 0.9),

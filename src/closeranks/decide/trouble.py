@@ -13,7 +13,7 @@ from closeranks.decide.turn import Turn
 from closeranks.events import Decided, Diagnosed, ErrorSeen, IncidentOpened, IncidentWidened, Phase, Rung
 
 _OWN = frozenset({Seen.EXCEPTION, Seen.LEFT_EARLY})
-_NOT_OF_THE_SCRIPT = frozenset({Seen.NODE, Seen.SILENCE, Seen.COORDINATOR})
+_NOT_OF_THE_SCRIPT = frozenset({Seen.NODE, Seen.LEFT, Seen.SILENCE, Seen.COORDINATOR})
 _LIVES_AFTER_INTERRUPT = frozenset({Stage.INTERRUPTED, Stage.PAUSED, Stage.STARTED, Stage.JOINED, Stage.WARM})
 
 
@@ -71,6 +71,7 @@ def _open_or_widen(turn: Turn, trouble: Trouble, diagnosis: Diagnosis) -> None:
             exit_code=trouble.exit_code,
             summary=trouble.detail,
             done_before=turn.state.group.newest_step,
+            unsure=turn.state.group.unsure,
         )
         turn.note(IncidentOpened(incident=number, seats=seats, summary=trouble.detail))
         quiet = {"pace": pace.disturbed(turn.state.pace), "canary": canary.disturbed(turn.state.canary)}
@@ -186,7 +187,8 @@ def _clear(turn: Turn, trouble: Trouble, rung: Rung) -> None:
     for proc in membership.occupants(turn.state).values():
         membership.isolate(turn, proc, f"{rung}: {trouble.detail}", capture_stack=False)
     if rung is Rung.SHRINK:
-        turn.update(shrunk_to=trouble.fewer_seats)
+        # Nobody waits for room any more; the members that are to end may take longer than the wait did.
+        turn.update(shrunk_to=trouble.fewer_seats, short_since_s=None)
     start_when_clear(turn)
 
 
