@@ -223,6 +223,22 @@ def _resuming_late(turn: Turn) -> None:
     allowed_s = turn.state.settings.deadlines.resume_s
     resuming = [p for p in membership.occupants(turn.state).values() if p.stage is Stage.RESUMING]
     _isolate_late(turn, resuming, "did not open an attempt after it was told to go on", allowed_s)
+    _confirming_late(turn)
+
+
+def _confirming_late(turn: Turn) -> None:
+    """A member that does not answer at the end, while others have done so for long."""
+    members = membership.occupants(turn.state).values()
+    answered = [p.since_s for p in members if p.stage is Stage.CONFIRMED]
+    allowed_s = turn.state.settings.deadlines.confirm_s
+    silent = tuple(p for p in members if p.stage is Stage.FINISHED and turn.reaches(p))
+    if turn.state.life is not Life.RUNNING or not answered or not silent or not _waits(turn, min(answered), allowed_s):
+        return
+    seats = tuple(p.seat for p in silent if p.seat is not None)
+    silent_s = turn.now_s - min(p.since_s for p in silent)
+    detail = f"seats {list(seats)} closed the last step, and did not answer within {allowed_s:g} s of the others"
+    found = Trouble(seen=Seen.PROGRESS, detail=detail, seats=seats, silent_s=silent_s, allowed_s=allowed_s)
+    trouble.meet(turn, found, stuck=silent)
 
 
 def _isolate_late(turn: Turn, procs: list[Proc], what: str, allowed_s: float) -> None:

@@ -71,6 +71,11 @@ class HeldAttempts:
         self._settled_ns = 0
         self._every = 0  # what the last digest of the state allows
 
+    @property
+    def compares_state(self) -> bool:
+        """Whether the state of all seats has been compared, and has to be equal."""
+        return bool(self._memory.replicated)
+
     # --- during the attempt ------------------------------------------------------------------------------------
 
     def open(self, attempt: int, *, rehearsal: bool) -> None:

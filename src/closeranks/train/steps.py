@@ -343,6 +343,9 @@ class Loop:
                 return False
             self.lasting.snapshot_if_due()
             message = self.next_message()
+            if isinstance(message, messages.Confirm) and message.term == self.world.term:
+                digest = self.job.protected.digest() if self.job.held.compares_state else ""
+                control.send(messages.Confirmed(term=message.term, digest=digest))
             if isinstance(message, messages.Leave):
                 self.world.vitals.spend(Category.SHUT_DOWN)
                 self.world.vitals.move(Doing.LEAVING)
