@@ -173,9 +173,11 @@ def _joining_late(turn: Turn) -> None:
     if not all(turn.reaches(p) for p in late):
         return
     missing = [p.seat for p in late if p.seat is not None]
-    detail = f"seats {missing} did not call join() within {allowed_s:g} s of the first that did"
-    way_out = "every process must call it; give more time with --join-timeout"
-    trouble.meet(turn, Trouble(seen=Seen.NO_JOIN, detail=detail, seats=tuple(missing)), hopeless=way_out)
+    detail = (
+        f"seats {missing} did not call join() within {allowed_s:g} s of the first that did; "
+        "every process must call it; give more time with --join-timeout"
+    )
+    trouble.meet(turn, Trouble(seen=Seen.LATE_JOIN, detail=detail, seats=tuple(missing)), stuck=tuple(late))
 
 
 def _regrouping_late(turn: Turn) -> None:

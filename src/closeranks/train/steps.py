@@ -192,6 +192,7 @@ class Loop:
         self._attempt = self._attempt + 1 if self._last == step.number else 1
         self._last = step.number
         job.held.open(self._attempt, rehearsal=step.rehearsal)
+        job.held.take(step.batch)
         self.lasting.hear_of_saves()
         world.opened_ns = time.monotonic_ns()
         world.own.open(world.opened_ns)
