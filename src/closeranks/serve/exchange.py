@@ -363,6 +363,7 @@ class Exchange:
 
     def _give(self, attempt: Attempt, body: bytes) -> None:
         if attempt.status == _OK and not self._degraded:
+            self._gateway.quality.compare(self.ask, self._request, body)  # before it is what is remembered
             self._gateway.fallbacks.keep(self._gateway.now_s(), self.ask, self._request, body)
         self._forward(attempt, len(body))
         self._client.send(body)

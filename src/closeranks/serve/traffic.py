@@ -87,10 +87,10 @@ class Traffic:
         ]
         self.fleet = Fleet(loads, settings.health, settings.breaker, settings.routing)
         self.budget = RetryBudget(settings.budget, part=part)
-        capacity = part * sum(load.capacity for _, load in loads if not load.standby)
+        self._capacity = part * sum(load.capacity for _, load in loads if not load.standby)
         self.hedging = Hedging(settings.hedging)
         self._engines = {replica.name: replica.engine for replica in settings.replica}
-        self.limiter = Limiter(settings.limiter, capacity)
+        self.limiter = Limiter(settings.limiter, self._capacity)
         tenants = tuple(_part_of(tenant, part) for tenant in settings.tenant)
         self.admission = Admission(settings.admission, tenants, self.limiter.limit)
         self.ladder = Ladder(settings.ladder)
@@ -100,6 +100,33 @@ class Traffic:
         self._lives: dict[int, _Life] = {}
         self._latencies = Durations(SIGNALS_S)
         self._good, self._bad = Tally(SIGNALS_S), Tally(SIGNALS_S)
+
+    def inherit(self, before: Traffic) -> None:
+        """Go on from what ``before`` has learned, wherever that is about something that is still there.
+
+        Replicas at the same address keep their breaker, judgement and work, and stay out if they were taken out; the
+        concurrency limit goes along with their capacity. Everything else is kept if its section is the same. Requests
+        that have begun end with ``before``, on what both share from now on.
+        """
+        was, now = before._settings, self._settings
+        old = {(replica.name, replica.url, replica.tier) for replica in was.replica}
+        stay = [r.name for r in now.replica if (r.name, r.url, r.tier) in old]
+        self.fleet.adopt({name: before.fleet.members[name] for name in stay}, judged=was.probe == now.probe)
+        before.limiter.retune(now.limiter, self._capacity)
+        before.quarantine.retune(now.redundancy, stay)
+        self.limiter, self.quarantine, self._lives = before.limiter, before.quarantine, before._lives
+        self._latencies, self._good, self._bad = before._latencies, before._good, before._bad
+        if was.budget == now.budget:
+            self.budget = before.budget
+        if was.hedging == now.hedging:
+            self.hedging = before.hedging
+        if was.ladder == now.ladder:
+            self.ladder = before.ladder
+        if (was.admission, was.tenant) == (now.admission, now.tenant):
+            self.admission = before.admission
+        self.admission.limit = self.limiter.limit
+        same = {one.name for one in now.dependency if one in was.dependency}
+        self.dependencies |= {name: one for name, one in before.dependencies.items() if name in same}
 
     # --- the life of a request --------------------------------------------------------------------------------------
 
@@ -300,6 +327,11 @@ class Traffic:
                 self.fleet.readmit(replica)
         return self.fleet.members[replica].judge.found(now_s, check, finding, detail)
 
+    def readmit(self, replica: str) -> None:
+        """Somebody vouches for it: it is asked again."""
+        self.quarantine.release(replica)
+        self.fleet.readmit(replica)
+
     def distrust(self, replica: str, reason: str) -> None:
         """A vote was against this replica: it is out until its known answers were right again."""
         self.quarantine.add(replica, reason)
@@ -317,6 +349,20 @@ class Traffic:
             return ""
         self.budget.give_back(permit)
         return placed.replica
+
+    def compares(self, now_s: float) -> int | None:
+        """The level that is asked what the full service has just answered, to measure it; None: none is."""
+        count, share = len(self.ladder.levels), self._settings.ladder.compare_share
+        if count == 1 or not share or self.ladder.level or self._random.random() >= share:
+            return None
+        level = self._random.randrange(count)
+        if self.ladder.levels[level].settings.kind != "model":
+            return level
+        permit = self.budget.take(now_s, Kind.DOUBLE)
+        if permit is None:
+            return None
+        self.budget.give_back(permit)
+        return level
 
     def probe_allowed(self, now_s: float) -> bool:
         """Whether the budget has room for a request of the gateway's own."""

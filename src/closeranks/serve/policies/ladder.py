@@ -57,11 +57,12 @@ class LadderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     timing: HysteresisSettings = HysteresisSettings()
     passes: int = 3  # trials in a row that open the way up, and exercises that verify a level
     exercise_s: float = 600.0
+    compare_share: float = 0.0  # of the whole answers of full service: had again from a level, to measure it
     level: tuple[LevelSettings, ...] = ()
 
     def __post_init__(self) -> None:
         within(self, 0, 1e9, "p99_s", "queue_s", "dependency_s")
-        within(self, 0, 1, "error_rate", "margin")
+        within(self, 0, 1, "error_rate", "margin", "compare_share")
         positive(self, "passes", "exercise_s")
 
 
