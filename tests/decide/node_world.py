@@ -433,7 +433,8 @@ class NodeWorld(World):
                 for node in connected
             ),
             memo=memos.decode(self.memo) if self.memo else None,
-            saved_step=self.saved_step,
+            saved_step=self.saved_step if self.tells_of_saves else None,
+            stored_step=self.saved_step,
             **self.record,
         )
         self.facts.append((known, self.now_s))

@@ -79,6 +79,19 @@ def test_a_group_shrinks_as_often_as_it_may():
     assert (sizes(least), least.ended.outcome) == ([6, 4], "failed")
 
 
+def test_state_whose_saver_died_before_it_could_say_so_is_found_in_the_store():
+    def strike(world):
+        world.die("n0")
+        world.crash(for_s=2.0)
+
+    world = world_of(["n0", "n1"], needed=2, at_step={10: strike})
+    world.tells_of_saves = False
+    world.run()
+    assert sizes(world) == [4, 2]
+    assert "goes on with 2 of 4 seats from the saved step 7" in world.events(Decided)[-1].reason
+    assert sorted(set(world.steps_done)) == list(range(60))
+
+
 def test_spares_that_were_warmed_for_another_size_end_before_the_group_starts():
     world = world_of(["n0", "n1", "n2"], spares=1, at_step={10: die("n1"), 20: lambda w: w.kill(w.occupant(0).number)})
     world.run()

@@ -89,6 +89,7 @@ class World:
     seed: int = 0
     until: int = 30
     save_every: int = 0  # steps; 0: nothing is saved
+    tells_of_saves: bool = True  # or it does not live to do so
     resumes_at: int | None = None  # step that an earlier run saved
     plain: bool = False
     jitter: float = 0.5
@@ -313,11 +314,15 @@ class World:
             sim.closed_step = closed + 1
         self.steps_done.append(closed + 1)
         self.feed(StepDone(step=closed + 1, duration_s=STEP_S, loss=self.loss_of(closed + 1)))
-        if self.save_every and (closed + 2) % self.save_every == 0:
-            self.saved_step = closed + 1
-            self.saves.append(closed + 1)
-            self.feed(StateSaved(step=closed + 1))
+        self._save(closed + 1)
         self.after(STEP_S, lambda: self._train(term))
+
+    def _save(self, step: int) -> None:
+        if self.save_every and (step + 1) % self.save_every == 0:
+            self.saved_step = step
+            self.saves.append(step)
+            if self.tells_of_saves:
+                self.feed(StateSaved(step=step))
 
     def _load(self, members: list[Sim]) -> None:
         """Before they reach their loop, the members of a new group take saved state over."""

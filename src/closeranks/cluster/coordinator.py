@@ -20,6 +20,7 @@ from closeranks.cluster.attendance import Attendee
 from closeranks.cluster.identity import Identity
 from closeranks.cluster.mind import Mind
 from closeranks.cluster.progress import Progress
+from closeranks.cluster.saved import newest_in_store
 from closeranks.cluster.tenure import Deposed, Tenure
 from closeranks.decide.protocol import (
     BeginTerm,
@@ -78,6 +79,7 @@ class Coordinator:
         self._agreement = Agreement()
         self._announcer = Announcer(self._record, self._attendees.get, self._complain)
         self._decisions: asyncio.Queue[Decision] = asyncio.Queue()
+        self._losses: asyncio.Queue[NodeLost] = asyncio.Queue()
         self._early: list[Fact] = []  # facts that came before the controller was whole
         self._stamps = itertools.count()
         self._unheard: list[words.Do] = []  # notes that no node was there to write down
@@ -92,7 +94,8 @@ class Coordinator:
             Deposed: somebody else leads, or nobody does.
         """
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in (self._carry(), self._look(), self._take_up())]
+            works = (self._carry(), self._look(), self._take_up(), self._bury())
+            tasks = [group.create_task(work) for work in works]
             await self._over.wait()
             for task in tasks:
                 task.cancel()
@@ -281,7 +284,15 @@ class Coordinator:
         attendee.part(f"given up: {reason}")
         self._note(NodeGone(node=attendee.node, boot=attendee.boot, detail=reason))
         waited_s = 0.0 if attendee.gone_s is None else time.monotonic() - attendee.gone_s
-        self._feed(NodeLost(node=attendee.node, detail=reason, hopeless=hopeless, waited_s=waited_s))
+        self._losses.put_nowait(NodeLost(node=attendee.node, detail=reason, hopeless=hopeless, waited_s=waited_s))
+
+    async def _bury(self) -> None:
+        """Tell the controller of nodes that are lost: one of them may have saved state and not lived to say so."""
+        while True:
+            loss = await self._losses.get()
+            if self._mind.knows_of_no_save and (saved := await newest_in_store(self._options)) is not None:
+                self._feed(StateSaved(step=saved))
+            self._feed(loss)
 
     def _silent(self, attendee: Attendee, reason: str) -> None:
         """Nothing is heard of it."""
@@ -353,22 +364,26 @@ class Coordinator:
         """Go on where an earlier coordinator ended; nodes that still hear another one come when they let go of it."""
         record = self._tenure.record
         self.absences.expect(record.nodes)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GATHERING_S):
-                while any(a.report is None for a in self._attendees.values()):
-                    self._arrived.clear()
-                    await self._arrived.wait()
+        _, stored = await asyncio.gather(self._hear_reports(), newest_in_store(self._options))
         present = [a for a in self._attendees.values() if a.report is not None and not a.report.failed]
         closed = {a.node: a.report.closed_step for a in present if a.report is not None}
         members = Members(record.term, record.members, record.nodes, record.incarnations)
         self._progress.resume(members, closed)
-        decisions = self._mind.adopt(present, self._reason)
+        decisions = self._mind.adopt(present, self._reason, stored_step=stored)
         for attendee in self._attendees.values():
             attendee.admitted = True  # those that are not present are silent in the controller's eyes
             attendee.silent = attendee not in present
             if not attendee.silent:
                 self._note_accepted(attendee)
         self._decide_all(decisions)
+
+    async def _hear_reports(self) -> None:
+        """From those that hear of a new leader."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GATHERING_S):
+                while any(a.report is None for a in self._attendees.values()):
+                    self._arrived.clear()
+                    await self._arrived.wait()
 
     # --- decisions ----------------------------------------------------------------------------------------------
 

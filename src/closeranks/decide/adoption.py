@@ -50,7 +50,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     incidents: int  # opened so far
     nodes: tuple[KnownNode, ...]
     memo: Memo | None = None  # the newest; None: there is none
-    saved_step: int | None = None  # newest that a restart can go on after, as this coordinator sees it
+    saved_step: int | None = None  # newest that a restart can go on after, as the node says that saves
+    stored_step: int | None = None  # newest in the store: who saved it may not have lived to say so
 
 
 def adopt(settings: Settings, known: Known, now_s: float) -> tuple[State, tuple[Decision, ...]]:
@@ -89,11 +90,16 @@ def _carried(settings: Settings, known: Known, now_s: float) -> State:
         incarnations=_incarnations(known, old, procs),
         library=old.library or any(p.stage != Stage.STARTED for p in procs),
         group=_group(known, old, now_s),
-        saved_step=old.saved_step if known.saved_step is None else known.saved_step,
+        saved_step=_saved_step(known, old),
         short_since_s=None,
         unhelped_step=None,
         ending=None,
     )
+
+
+def _saved_step(known: Known, old: State) -> int | None:
+    """The newest is not always the highest, after a roll back: whoever knows of that comes first."""
+    return next((s for s in (known.saved_step, old.saved_step, known.stored_step) if s is not None), None)
 
 
 def _shrunk_to(settings: Settings, known: Known, old: State) -> int:
