@@ -15,6 +15,8 @@ from closeranks.serve.policies.rewrite import rewrite
 from closeranks.serve.words import Ask
 
 DEGRADED: Final = b"x-closeranks-degraded"
+WITHOUT: Final = b"x-closeranks-without"
+"""Tells a replica which of the services that it depends on it is not to ask."""
 LADDER_PATHS: Final = (b"/completions", b"/rerank")
 """What the ladder is for; anything else, such as embeddings, has no smaller form and is served in full or not."""
 

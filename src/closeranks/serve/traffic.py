@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from closeranks.serve.policies.admission import Admission
+from closeranks.serve.policies.avoidance import Asked, Dependencies
 from closeranks.serve.policies.breaker import Ticket
-from closeranks.serve.policies.dependency import Dependency
 from closeranks.serve.policies.fleet import Fleet, Question
 from closeranks.serve.policies.health import Check, Finding
 from closeranks.serve.policies.hedging import Alike, Hedging
@@ -64,6 +64,8 @@ class _Life(msgspec.Struct):
     hedge: Permit | None = None
     tickets: dict[str, Ticket] = {}
     retry_after_s: float | None = None
+    asked: dict[str, Asked] = {}  # of dependencies, by the replica that may ask them
+    less: bool = False  # it was answered without one of them
     beside: frozenset[str] = frozenset()  # replicas that execute it for a comparison
 
 
@@ -94,7 +96,7 @@ class Traffic:
         tenants = tuple(_part_of(tenant, part) for tenant in settings.tenant)
         self.admission = Admission(settings.admission, tenants, self.limiter.limit)
         self.ladder = Ladder(settings.ladder)
-        self.dependencies = {one.name: Dependency(one) for one in settings.dependency}
+        self.dependencies = Dependencies(settings.dependency)
         self.quarantine = Quarantine(settings.redundancy)
         self._has_premium = any(tenant.premium for tenant in settings.tenant)
         self._lives: dict[int, _Life] = {}
@@ -125,8 +127,7 @@ class Traffic:
         if (was.admission, was.tenant) == (now.admission, now.tenant):
             self.admission = before.admission
         self.admission.limit = self.limiter.limit
-        same = {one.name for one in now.dependency if one in was.dependency}
-        self.dependencies |= {name: one for name, one in before.dependencies.items() if name in same}
+        self.dependencies.inherit(before.dependencies.by_name)
 
     # --- the life of a request --------------------------------------------------------------------------------------
 
@@ -164,6 +165,21 @@ class Traffic:
             life.beside |= {replica}
         life.tickets[replica] = self.fleet.begin(now_s, replica, ask.cost)
 
+    def without(self, now_s: float, ask: Ask, replica: str) -> tuple[str, ...]:
+        """The dependencies that this replica is to do without, in the attempt that goes out now."""
+        asked = self._life(now_s, ask).asked[replica] = self.dependencies.ask(now_s)
+        return asked.without
+
+    def depended(self, now_s: float, ask: Ask, replica: str, report: bytes) -> tuple[str, ...]:
+        """Its answer has begun, with this ``Server-Timing``; what it was answered without."""
+        life = self._life(now_s, ask)
+        asked = life.asked.pop(replica, None)
+        if asked is None:
+            return ()
+        self.dependencies.answered(now_s, asked, report)
+        life.less = bool(asked.without)
+        return asked.without
+
     def heard(self, now_s: float, ask: Ask, replica: str) -> None:
         """The replica has begun to answer this request."""
         life = self._life(now_s, ask)
@@ -180,6 +196,8 @@ class Traffic:
     def ended(self, now_s: float, ask: Ask, replica: str, outcome: Outcome, retry_after_s: float | None = None) -> None:
         """An attempt is over; ``retry_after_s`` is what the replica asks for if it is busy."""
         life = self._life(now_s, ask)
+        if replica in life.asked:
+            self.depended(now_s, ask, replica, b"")
         if replica in life.beside:
             life.beside -= {replica}
         else:
@@ -255,6 +273,8 @@ class Traffic:
         self._return_hedge(life)
         for replica, ticket in life.tickets.items():
             self.fleet.end(now_s, replica, ticket, Outcome.GONE, ask.cost)
+        for asked in life.asked.values():
+            self.dependencies.answered(now_s, asked, b"")
         if life.sent:
             self.budget.ended(ask.cost)
         if life.begun:
@@ -315,7 +335,7 @@ class Traffic:
         if life.last is not Outcome.GONE or late:
             (self._bad if failed else self._good).add(now_s)
         if life.course is not None and (life.last is not Outcome.GONE or late):
-            self.ladder.ended(now_s, life.course, None if failed else life.first_byte_s)
+            self.ladder.ended(now_s, life.course, None if failed else life.first_byte_s, less=life.less)
 
     # --- what the checks say ----------------------------------------------------------------------------------------
 
@@ -376,13 +396,12 @@ class Traffic:
     def signals(self, now_s: float) -> Signals:
         """What the ladder looks at."""
         good, bad = self._good.total(now_s), self._bad.total(now_s)
-        slowest = [p99_s for one in self.dependencies.values() if (p99_s := one.p99_s(now_s)) is not None]
         wait_s = self.admission.wait_s(now_s, _STANDARD)
         return Signals(
             p99_s=self._latencies.quantile(now_s, _P99),
             error_rate=bad / (good + bad) if good + bad else None,
             queue_s=None if wait_s == NEVER_S else wait_s,
-            dependency_s=max(slowest, default=None),
+            dependency_s=self.dependencies.p99_s(now_s),
         )
 
     def force_level(self, now_s: float, level: int | None) -> Moved | None:

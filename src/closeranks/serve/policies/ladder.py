@@ -184,15 +184,18 @@ class Ladder:
                 return Course(level, reason=reason)
         return Course(self.level, reason=self.reason)
 
-    def ended(self, now_s: float, course: Course, latency_s: float | None) -> Moved | None:
-        """A request was served so, its first byte after ``latency_s``; None: it was not served."""
+    def ended(self, now_s: float, course: Course, latency_s: float | None, *, less: bool = False) -> Moved | None:
+        """A request was served so, its first byte after ``latency_s``; None: it was not served.
+
+        ``less``: what its level gives was not given in full, for a reason of its own.
+        """
         state = self.levels[course.level]
         met = self._meets(state.settings, latency_s)
         self._note(now_s, state, met=met)
         if latency_s is not None:
             state.served += 1
             self._all.add(now_s)
-            if course.level:
+            if course.level or less:
                 self._less.add(now_s)
         if not course.trial or course.level != self.level - 1:
             return None
