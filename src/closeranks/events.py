@@ -455,6 +455,7 @@ class IncidentClosed(Event, frozen=True, tag=True):
     outcome: str  # "recovered", "stopped"
     steps_lost: int
     first_step_s: float | None
+    at_least: bool = False  # so many: whoever knew of later steps was lost
 
 
 class NormalAgain(Event, frozen=True, tag=True):

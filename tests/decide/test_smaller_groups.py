@@ -48,6 +48,15 @@ def sizes(world):
     return [len(d.procs) for d in world.of(StartGroup)]
 
 
+def test_a_smaller_group_waits_for_the_end_of_those_that_it_replaces():
+    """They took longer than a tick, and the run stopped: no node had come for seats that it had given up."""
+    world = world_of(["n0", "n1", "n2"], at_step={10: die("n1")})
+    world.end_s = 2.0
+    world.run()
+    assert sizes(world) == [6, 4]
+    assert world.ended.outcome == "completed"
+
+
 def test_a_group_grows_again_when_it_starts_anyway_and_the_node_is_back():
     world = world_of(["n0", "n1", "n2"], at_step={10: die("n1"), 20: lambda w: w.join("n1"), 30: kill_all}).run()
     assert sizes(world) == [6, 4, 6]

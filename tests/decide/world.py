@@ -93,6 +93,7 @@ class World:
     resumes_at: int | None = None  # step that an earlier run saved
     plain: bool = False
     jitter: float = 0.5
+    end_s: float = 0.03  # from the wish that a process ends to its end
     now_s: float = 100.0
     procs: dict[int, Sim] = field(default_factory=dict)
     facts: list[tuple[Fact, float]] = field(default_factory=list)
@@ -373,7 +374,7 @@ class World:
             self.after(0.03, lambda sim=sim: self._pause(sim, decision.term))
 
     def do_isolate(self, decision: Isolate) -> None:
-        self.after(0.03, lambda: self.kill(decision.proc))
+        self.after(self.end_s, lambda: self.kill(decision.proc))
 
     def do_end_after_step(self, _: EndAfterStep) -> None:
         self.until = min(self.until, max(s.closed_step for s in self.procs.values()) + 3)

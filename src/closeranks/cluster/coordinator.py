@@ -18,6 +18,7 @@ from closeranks.cluster.agreement import Agreement
 from closeranks.cluster.announcing import NOWHERE, Announcer, Members
 from closeranks.cluster.attendance import Attendee
 from closeranks.cluster.identity import Identity
+from closeranks.cluster.leader_vigil import Gone
 from closeranks.cluster.mind import Mind
 from closeranks.cluster.progress import Progress
 from closeranks.cluster.saved import newest_in_store
@@ -86,6 +87,7 @@ class Coordinator:
         self._over = asyncio.Event()
         self._arrived = asyncio.Event()  # a node reported before the controller was whole
         self._ending: EndRun | None = None
+        self.gone: Gone | None = None  # a leader before us that was seen to end, with all that its node ran
 
     async def run(self) -> None:
         """Lead until the run is over.
@@ -195,7 +197,7 @@ class Coordinator:
         lease_s = self._tenure.grantable_s(self.absences.heard_s())
         self.absences.beat(attendee, word, granted=lease_s > 0)
         if lease_s > 0:
-            attendee.send(words.Granted(number=word.number, lease_s=lease_s))
+            attendee.send(words.Granted(number=word.number, lease_s=lease_s, closed_step=self._progress.closed_step))
         if attendee.admitted:
             done = self._progress.beat(attendee.node, attendee.boot, word)
             self._feed_all(done)
@@ -376,6 +378,14 @@ class Coordinator:
             if not attendee.silent:
                 self._note_accepted(attendee)
         self._decide_all(decisions)
+        for attendee in list(self._attendees.values()):
+            if self.gone is not None and self._has_ended(attendee):
+                self.absences.prove_ended(attendee, self.gone.reason)
+
+    def _has_ended(self, attendee: Attendee) -> bool:
+        """Whether it is the supervisor that was seen to end; a later one of its node has introduced itself."""
+        gone = None if self.gone is None else self.gone.supervisor
+        return gone is not None and gone.node == attendee.node and attendee.boot in ("", gone.boot)
 
     async def _hear_reports(self) -> None:
         """From those that hear of a new leader."""

@@ -123,7 +123,7 @@ class Mind:
 
     def dispensable(self, node: str) -> bool:
         """Whether the job may go on with fewer seats, without this node."""
-        return self._state is not None and fewer_seats(self._state, without=node) > 0
+        return self._state is not None and fewer_seats(self._state, without=(node,)) > 0
 
 
 def _known(attendee: Attendee, report: words.Report) -> KnownNode:
@@ -136,6 +136,7 @@ def _known(attendee: Attendee, report: words.Report) -> KnownNode:
         procs=report.procs,
         ended=report.ended,
         closed_step=report.closed_step,
+        closed_everywhere=report.closed_everywhere,
     )
 
 

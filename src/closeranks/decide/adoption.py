@@ -35,6 +35,7 @@ class KnownNode(msgspec.Struct, frozen=True, kw_only=True):
     procs: tuple[KnownProc, ...] = ()  # all that live there
     ended: tuple[ProcEnded, ...] = ()  # the last that ended there
     closed_step: int = -1  # newest step closed by all seats of this node, -1: none
+    closed_everywhere: int = -1  # newest step of which it has heard that all seats closed it
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,12 +135,16 @@ def _group(known: Known, old: State, now_s: float) -> Group:
     group = old.group if _same_group(known) else Group()
     connected = {node.name: node.closed_step for node in known.nodes}
     closed = min((connected.get(name, -1) for name in known.places), default=-1)
+    unsure = not set(known.places) <= set(connected)
+    # Who knew best may be gone with the seats: others have heard, with their grants, how far all had come.
+    heard = max((node.closed_everywhere for node in known.nodes), default=-1) if unsure else -1
     return replace(
         group,
         joined_s=now_s,
         term=known.term,
         looped=group.looped or (bool(members) and all(p.looped for p in members if not p.newcomer)),
-        newest_step=max(group.newest_step, closed),
+        newest_step=max(group.newest_step, closed, heard),
+        unsure=unsure,
     )
 
 
