@@ -17,6 +17,7 @@ from closeranks.serve.relay import Finished, NoResume, Prepare, Relay
 from closeranks.serve.sessions.keeper import Keeper
 from closeranks.serve.story import Visit
 from closeranks.serve.stream.relay import CompletionsRelay
+from closeranks.serve.wheel import Due
 from closeranks.serve.words import Again, Ask, Enough, Kind, Nowhere, Outcome, Placed, Shed, Waits
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class Exchange:
         self._attempt: Attempt | None = None
         self._race: Race | None = None
         self._tried: list[str] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._pause: asyncio.TimerHandle | None = None
+        self._timer: Due | None = None
+        self._pause: Due | None = None
         self._kind = Kind.FIRST
         self._degraded = ""  # the level of the ladder, if it is not the full service
         self._forwarding = False
@@ -302,7 +303,7 @@ class Exchange:
     def _look_earlier(self, attempt: Attempt) -> None:
         """The stream has begun to flow, or has shown a quicker pace: what was to be looked at late is due earlier."""
         due_s = self._due_s(attempt)
-        if self._timer is not None and due_s < self._timer.when():
+        if self._timer is not None and due_s < self._timer.when_s:
             self._timer.cancel()
             self._timer = self._gateway.at(due_s, self._look)
 

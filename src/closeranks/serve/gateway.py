@@ -38,6 +38,7 @@ from closeranks.serve.stream.pace import Gaps, Pace
 from closeranks.serve.stream.relay import CompletionsRelay
 from closeranks.serve.stream.request import parse
 from closeranks.serve.traffic import Traffic
+from closeranks.serve.wheel import Wheel
 from closeranks.serve.words import Ask
 
 SWEEP_S = 0.5
@@ -84,6 +85,9 @@ class Gateway:
         self._tasks: set[asyncio.Task[None]] = set()
         self._keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
         self._loop = asyncio.get_running_loop()
+        self.now_s: Callable[[], float] = self._loop.time
+        self._wheel = Wheel(self._loop)
+        self.at = self._wheel.at  # calls something at a moment
         self._numbers = itertools.count(1)
         self._name = secrets.token_hex(8).encode()  # no other process numbers requests under it
         self._waiting: dict[int, Exchange] = {}
@@ -139,6 +143,7 @@ class Gateway:
             await self._streams.close()
         for observer in self.observers:
             observer.close()
+        self._wheel.close()
         await asyncio.sleep(0)
 
     def share(self, shared: Shared) -> None:
@@ -155,14 +160,6 @@ class Gateway:
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     # --- requests -----------------------------------------------------------------------------------------------------
-
-    def now_s(self) -> float:
-        """The loop's time."""
-        return self._loop.time()
-
-    def at(self, when_s: float, do: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call ``do`` then."""
-        return self._loop.call_at(when_s, do)
 
     def begin(self, request: Request, client: ClientConnection) -> Exchange | None:
         """See Front."""

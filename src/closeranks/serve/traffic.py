@@ -112,7 +112,7 @@ class Traffic:
 
     def course(self, now_s: float, ask: Ask) -> Course:
         """How much of the service it gets; the level is ``ladder.levels[course.level].settings``."""
-        life = self._life(now_s, ask)
+        life = self._lives.get(ask.number) or self._life(now_s, ask)
         life.course = self.ladder.course(now_s, lambda level: self._able(now_s, level))
         return life.course
 
@@ -146,7 +146,8 @@ class Traffic:
         if life.first_byte_s is None:
             life.first_byte_s = now_s - life.began_s
             self._latencies.add(now_s, life.first_byte_s)
-            self.hedging.heard(now_s, self._alike(ask), life.first_byte_s)
+            if self.hedging.enabled:
+                self.hedging.heard(now_s, self._alike(ask), life.first_byte_s)
             self.limiter.took(now_s, life.first_byte_s, self.admission.in_flight)
             self.admission.limit = self.limiter.limit
 
@@ -195,7 +196,7 @@ class Traffic:
 
     def hedge_after_s(self, now_s: float, ask: Ask) -> float | None:
         """How long an attempt may be without its first byte before ``hedge`` is asked; None: it is not hedged."""
-        if not (self._settings.hedging.enabled and ask.repeatable) or self._life(now_s, ask).hedged:
+        if not (self.hedging.enabled and ask.repeatable) or self._life(now_s, ask).hedged:
             return None
         return self.hedging.after_s(now_s, self._alike(ask))
 

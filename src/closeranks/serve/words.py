@@ -13,6 +13,8 @@ NEVER_S: Final = float("inf")
 class Outcome(StrEnum):
     """How one attempt at one replica ended, and whose doing it was."""
 
+    __hash__ = str.__hash__  # an Enum's own is written in Python, and every request looks these up
+
     OK = "ok"
     CLIENT_FAULT = "client fault"  # 4xx: the request's own
     BUSY = "busy"  # 429, 503: back-pressure; the replica is well
@@ -24,6 +26,8 @@ class Outcome(StrEnum):
 
 class Kind(StrEnum):
     """What an attempt is made for; all of them draw on one budget, except the first."""
+
+    __hash__ = str.__hash__  # see Outcome
 
     FIRST = "first"
     RETRY = "retry"

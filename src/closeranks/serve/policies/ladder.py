@@ -190,6 +190,7 @@ class Ladder:
         self._note(now_s, state, met=met)
         if latency_s is not None:
             state.served += 1
+        if latency_s is not None and len(self.levels) > 1:
             self._all.add(now_s)
             if course.level:
                 self._less.add(now_s)
