@@ -34,6 +34,20 @@ _OUTCOMES: Final = {Cut.REFUSED: Outcome.UNREACHED, Cut.STALE: Outcome.GONE, Cut
 class Exchange:
     """Answers one request."""
 
+    # What most requests never come to is not set for each of them.
+    _relay: Relay | None = None
+    _attempt: Attempt | None = None
+    _race: Race | None = None
+    _timer: Due | None = None
+    _pause: Due | None = None
+    _keeper: Keeper | None = None
+    _comparison: asyncio.Task[None] | None = None
+    _kind = Kind.FIRST
+    _degraded = ""  # the level of the ladder, if it is not the full service
+    _forwarding = False
+    _full = False
+    _over = False
+
     def __init__(self, gateway: Gateway, request: Request, client: ClientConnection, ask: Ask) -> None:
         self._gateway = gateway
         self.traffic = gateway.traffic
@@ -41,19 +55,7 @@ class Exchange:
         self._request = request
         self._client = client
         self.ask = ask
-        self._relay: Relay | None = None
-        self._attempt: Attempt | None = None
-        self._race: Race | None = None
         self._tried: list[str] = []
-        self._timer: Due | None = None
-        self._pause: Due | None = None
-        self._kind = Kind.FIRST
-        self._degraded = ""  # the level of the ladder, if it is not the full service
-        self._forwarding = False
-        self._full = False
-        self._over = False
-        self._keeper: Keeper | None = None
-        self._comparison: asyncio.Task[None] | None = None
         self.story = gateway.story_of(request, ask)
 
     def go_on(self, request: Request, relay: CompletionsRelay, keeper: Keeper, backlog: bytes) -> None:
@@ -150,7 +152,7 @@ class Exchange:
                 relay.begin()
         attempt = self.open(replica, self._kind, wording, preparing=preparing)
         self._go_on_with(attempt)
-        if not self._client.started:
+        if self.traffic.hedging.enabled and not self._client.started:
             after_s = self.traffic.hedge_after_s(attempt.heard_s, self.ask)
             self._race = None if after_s is None else Race(self._gateway, self, attempt, after_s)
 

@@ -20,6 +20,10 @@ _NEVER_S: Final = 1e6
 _FAR_BITS: Final = 15  # set in the number of a far step: it is the last of sixteen
 
 
+def _nothing() -> None:
+    """What is done in the place of what was cancelled."""
+
+
 class Due:
     """Something that is due at a moment."""
 
@@ -34,6 +38,7 @@ class Due:
     def cancel(self) -> None:
         """It will not be done."""
         self._step.discard(self)
+        self.do = _nothing  # what it would have done knows it: without this only the collector could free the two
 
 
 class Wheel:

@@ -45,7 +45,7 @@ class Priority(IntEnum):
     BATCH = 2
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the policies know of a request."""
 
     number: int  # of the gateway process, growing
@@ -62,7 +62,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     cost: float = 1.0  # of the work, in the units of a replica's capacity
 
 
-class Placed(msgspec.Struct, frozen=True, kw_only=True):
+class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The replica that is to answer."""
 
     replica: str

@@ -70,9 +70,9 @@ class ClientConnection(asyncio.Protocol):
         self._between = True  # the parser waits for the first byte of a head
         self._read: list[Request] = []  # what the parser has found in one reading
         self._chunked = False
-        self._started = False
+        self.started = False  # the head of the answer is out: from then on its status cannot be changed
         self._closing = False
-        self._full = False
+        self._full = self._paused = False
         self.expires_s = front.now_s() + front.limits.header_s  # looked at by ``Sweeper``
         self._draining = False
         self.sent_bytes = 0  # of the body of the answer
@@ -231,21 +231,17 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(400, f"more than {PIPELINED_MAX} requests in advance")
         else:
             self._waiting.append(request)
+            self._paused = True
             self.transport.pause_reading()
 
     def _begin(self, request: Request) -> None:
-        self._request, self._started = request, False
+        self._request, self.started = request, False
         self.expires_s = float("inf")
         exchange = self._front.begin(request, self)
         if self._request is request:  # else it was answered at once
             self._exchange = exchange
 
     # --- answers ----------------------------------------------------------------------------------------------
-
-    @property
-    def started(self) -> bool:
-        """Whether the head of the answer is out: from then on its status cannot be changed."""
-        return self._started
 
     def start(self, status: int, lines: bytes, length: int | None) -> None:
         """Send the head; ``lines`` of headers, see ``lines_of``.
@@ -255,7 +251,7 @@ class ClientConnection(asyncio.Protocol):
         request = self._request
         if request is None:
             return
-        self._started = True
+        self.started = True
         self.sent_bytes = 0
         self._closing = self._draining or not request.keep_alive
         self._chunked = False
@@ -305,7 +301,9 @@ class ClientConnection(asyncio.Protocol):
             self._begin(self._waiting.popleft())
         else:
             self.expires_s = self._idle_until_s()
-            self.transport.resume_reading()
+            if self._paused:
+                self._paused = False
+                self.transport.resume_reading()
 
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer."""

@@ -193,7 +193,8 @@ class Admission:
         return self._shed.total(now_s) / _RATE_WINDOW_S
 
     def _has_room(self, number: int, cost: float) -> bool:
-        return self.in_flight + cost <= max(1.0, CEILINGS[number] * self.limit) or self.in_flight <= 0
+        in_flight = self.in_flight
+        return in_flight + cost <= CEILINGS[number] * self.limit or in_flight + cost <= 1 or in_flight <= 0
 
     def _waits_before(self, number: int) -> bool:
         return any(self._classes[before].size for before in range(number + 1))

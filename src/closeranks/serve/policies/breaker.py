@@ -73,7 +73,7 @@ class BreakerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         within(self, 0, 1, "share")
 
 
-class Ticket(msgspec.Struct, frozen=True):
+class Ticket(msgspec.Struct, frozen=True, gc=False):
     """Goes out with a request and comes back with its outcome."""
 
     epoch: int
