@@ -167,7 +167,7 @@ class Traffic:
         self.admission.limit = self.limiter.limit
         if life.hedge is not None and replica == life.hedged:
             self._return_hedge(life)
-        else:
+        elif life.permit is not None:
             self._return_permit(life)
 
     def again(self, now_s: float, ask: Ask, kind: Kind, tried: tuple[str, ...]) -> Again | Enough:
@@ -225,8 +225,9 @@ class Traffic:
         life = self._lives.pop(ask.number, None)
         if life is None:
             return ()
-        self._return_permit(life)
-        self._return_hedge(life)
+        if life.permit is not None or life.hedge is not None:
+            self._return_permit(life)
+            self._return_hedge(life)
         for replica, ticket in life.tickets.items():
             self.fleet.end(now_s, replica, ticket, Outcome.GONE, ask.cost)
         if life.sent:
@@ -258,6 +259,8 @@ class Traffic:
         return level.kind != "model" or self.fleet.able(now_s, level.tier)
 
     def _begin(self, now_s: float, asks: Sequence[Ask]) -> tuple[int, ...]:
+        if not asks:
+            return ()
         for ask in asks:
             life = self._lives.get(ask.number)
             if life is not None:

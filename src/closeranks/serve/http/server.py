@@ -10,7 +10,7 @@ from typing import Final, Protocol, cast
 import httptools
 import msgspec
 
-from closeranks.serve.http.head import Headers, Request, lines_of, objection, status_line
+from closeranks.serve.http.head import Headers, Request, lines_of, objection, status_line, with_length
 from closeranks.serve.http.known import KnownHeads
 from closeranks.serve.http.limits import Limits
 
@@ -126,9 +126,8 @@ class ClientConnection(asyncio.Protocol):
             return False
         if len(data) - body_at > limits.body_bytes:
             return False
-        headers = [(b"content-length", digits) if one[0] == b"content-length" else one for one in known.headers]
-        body = data[body_at:]
-        self._complete(Request(known.method, known.target, headers, body, client=self.peer, notes=known.notes))
+        headers, body = with_length(known.headers, digits), data[body_at:]
+        self._complete(Request(known.method, known.target, headers, body, True, True, self.peer, known.notes))
         return True
 
     def _learn(self, data: bytes, request: Request) -> None:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol, cast
 
 import httptools
 
-from closeranks.serve.http.head import Headers, end_to_end, first, lines_of, objection
+from closeranks.serve.http.head import Headers, end_to_end, first, lines_of, objection, with_length
 from closeranks.serve.http.known import KnownHeads
 from closeranks.serve.http.target import Target
 
@@ -134,9 +134,8 @@ class UpstreamConnection(asyncio.Protocol):
         """Tell a whole answer whose head is known."""
         self._headed = self._keep = True
         self.lines = known.lines
-        headers = [(b"content-length", digits) if one[0] == b"content-length" else one for one in known.headers]
         if self._answer is not None:
-            self._answer.on_head(known.status, headers)
+            self._answer.on_head(known.status, with_length(known.headers, digits))
         if self._answer is not None and body_at < len(data):
             self._answer.on_data(data[body_at:])
         if self._answer is not None:
