@@ -1,6 +1,7 @@
 """The least that a proxy in Python can do, as a yardstick: parse a request, send it on, parse the answer, send it back.
 
-No deadline, no retry, no limit, no check of what it parses, no second replica. ``python _bare_proxy.py PORT REPLICA_PORT``.
+No deadline, no retry, no limit, no check of what it parses, no second replica.
+Started as ``python _bare_proxy.py PORT REPLICA_PORT``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Upstream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.parser.feed_data(data)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _: Exception | None) -> None:
         if self in _idle:
             _idle.remove(self)
 

@@ -29,6 +29,7 @@ class Delivery(ABC):
     _degraded = ""  # the level of the ladder, if it is not the full service
     _forwarding = False
     over = False
+    full = False  # the client takes nothing more for now
 
     def __init__(self, gateway: Gateway, request: Request, client: ClientConnection, ask: Ask) -> None:
         self._gateway = gateway
@@ -44,11 +45,14 @@ class Delivery(ABC):
         lines += attempt.replica.line
         if self.relay is not None:
             lines += b"x-closeranks-resume: %b\r\n" % self.relay.exactness.encode()
-        if self._degraded:
-            lines += b"%b: %b\r\n" % (DEGRADED, self._degraded.encode())
+        if self._degraded or self.story.without:
+            less = [self._degraded, *(f"without-{name}" for name in self.story.without)]
+            lines += b"%b: %b\r\n" % (DEGRADED, ", ".join(filter(None, less)).encode())
         if self._keeper is not None:
             lines += b"x-closeranks-stream: %b\r\n" % self._keeper.stream.encode()
         self._begun(attempt.status, lines, length)
+        if self.full:
+            attempt.pause()
 
     def _begun(self, status: int, lines: bytes, length: int | None) -> None:
         story = self.story

@@ -84,7 +84,8 @@ class Doubles:
         match vote(_prints(candidates)):
             case Agreed(replica, odd):
                 for name in odd:
-                    case.traffic.distrust(name, f"its answer to request {case.ask.number} differs from two others'")
+                    reason = f"its answer to request {case.ask.number} differs from two others'"
+                    self._gateway.distrust(case.traffic, name, reason)
                 return next(candidate for candidate in candidates if candidate.replica == replica)
             case _:
                 return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from closeranks.serve.attempt import HELD_BYTES_MAX, Aside, Attempt
 from closeranks.serve.delivery import Delivery
 from closeranks.serve.doubles import Candidate, Case
-from closeranks.serve.fallbacks import LADDER_PATHS
+from closeranks.serve.fallbacks import LADDER_PATHS, WITHOUT
 from closeranks.serve.http.head import Request, first, request_bytes
 from closeranks.serve.http.upstream import Cut
 from closeranks.serve.policies.retry_budget import retry_after_s
@@ -35,7 +35,6 @@ class Exchange(Delivery):
     """Answers one request."""
 
     attempt: Attempt | None = None
-    full = False  # the client takes nothing more for now
     _race: Race | None = None
     _watch: Watch | None = None
     _turn: Due | None = None  # until when it waits for its admission
@@ -152,7 +151,10 @@ class Exchange(Delivery):
         self.story.visits.append(visit)
         self.traffic.begun(visit.began_s, self.ask, visit.replica, kind)
         attempt = Attempt(self, replica, visit, wording, preparing=preparing)
-        attempt.send(self._request, self._gateway.request_lines(self._request, replica, self.ask))
+        lines = self._gateway.request_lines(self._request, replica, self.ask)
+        if self.traffic.dependencies and (without := self.traffic.without(visit.began_s, self.ask, visit.replica)):
+            lines += b"%b: %b\r\n" % (WITHOUT, ", ".join(without).encode())
+        attempt.send(self._request, lines)
         return attempt
 
     def _go_on_with(self, attempt: Attempt) -> None:
@@ -198,6 +200,9 @@ class Exchange(Delivery):
     def on_head(self, attempt: Attempt) -> None:
         """Status and headers."""
         attempt.heard_s = attempt.replica.heard_s = self._gateway.now_s()
+        if self.traffic.dependencies:
+            report = first(attempt.headers, b"server-timing") or b""
+            self.story.without = self.traffic.depended(attempt.heard_s, self.ask, attempt.visit.replica, report)
         if attempt.status < _ERROR:
             self.traffic.heard(attempt.heard_s, self.ask, attempt.replica.settings.name)
         if self._race is not None and not self._race.on_head(attempt):
@@ -301,7 +306,8 @@ class Exchange(Delivery):
             self._answer_locally(safe)
 
     def _give_kept(self, attempt: Attempt, body: bytes) -> None:
-        if attempt.status == _OK and not self._degraded:
+        if attempt.status == _OK and not self._degraded and not self.story.without:
+            self._gateway.quality.compare(self.ask, self._request, body)  # before it is what is remembered
             self._gateway.fallbacks.keep(self._gateway.now_s(), self.ask, self._request, body)
         self._give(attempt, body)
 

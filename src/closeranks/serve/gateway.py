@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from closeranks.events import AnyEvent, ReplicaQuarantined, ReplicaReadmitted
 from closeranks.serve.asking import IDEMPOTENCY, Asker, BadPriority
 from closeranks.serve.doubles import Doubles
 from closeranks.serve.exchange import Exchange
@@ -25,6 +26,7 @@ from closeranks.serve.http.server import ClientConnection
 from closeranks.serve.http.target import Target
 from closeranks.serve.http.upstream import Pool
 from closeranks.serve.policies.deadline import HEADERS, TIMEOUT, BadDeadline, Clock, passed_on
+from closeranks.serve.quality import Quality
 from closeranks.serve.relay import Relay
 from closeranks.serve.sessions.keeper import Keeper
 from closeranks.serve.sessions.opening import open_streams
@@ -43,6 +45,7 @@ from closeranks.serve.words import NEVER_S, Ask
 
 SWEEP_S = 0.5
 _OWN: Final = frozenset({b"host", b"expect"})  # between two hops
+_AT_START: Final = ("listen", "admin", "sessions", "access_log", "journal")
 KEEP_S = 2.0  # that events on their way to the store get at the end
 
 
@@ -77,10 +80,12 @@ class Gateway:
         self._asker = Asker(settings)
         self.fallbacks = self._fallbacks(settings)
         self.doubles = Doubles(self)
+        self.quality = Quality(self)
         self.replicas = {replica.name: self._replica(replica, settings) for replica in settings.replica}
         self._invariant = all(replica.invariant for replica in settings.replica)
         self._gaps: dict[str, Gaps] = {}
         self.observers: tuple[Observer, ...] = ()
+        self.note: Callable[[AnyEvent], None] = lambda _: None  # writes the journal, if one is kept
         self._streams = open_streams(settings.sessions)
         self._tasks: set[asyncio.Task[None]] = set()
         self._keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
@@ -141,6 +146,7 @@ class Gateway:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.gather(*(keeper.settled() for keeper in self._keepers)), KEEP_S)
             await self._streams.close()
+        self.quality.close()
         for observer in self.observers:
             observer.close()
         self._wheel.close()
@@ -199,11 +205,18 @@ class Gateway:
         if replica not in self.replicas:
             raise UnknownReplicaError(f"no replica {replica!r}; known: {', '.join(self.replicas)}")
         if order == "readmit":
-            self.traffic.fleet.readmit(replica)
+            if replica in self.traffic.quarantine:
+                self.note(ReplicaReadmitted(replica=replica, reason="readmitted by the operator"))
+            self.traffic.readmit(replica)
             return
         self.traffic.fleet.take_out(replica, f"{order} by the operator")
         if order == "eject":
             self.abandon(replica, "ejected by the operator")
+
+    def distrust(self, traffic: Traffic, replica: str, reason: str) -> None:
+        """A vote was against this replica."""
+        traffic.distrust(replica, reason)
+        self.note(ReplicaQuarantined(replica=replica, reason=reason))
 
     def abandon(self, replica: str, reason: str, *, waiting_only: bool = False) -> None:
         """Whatever is asked of this replica is asked of others; ``waiting_only``: unless it has begun to answer."""
@@ -222,15 +235,21 @@ class Gateway:
             known = self.replicas.get(replica.name)
             same = known is not None and known.settings == replica
             replicas[replica.name] = known if known is not None and same else self._replica(replica, settings)
-        moved = settings.listen != self.settings.listen or settings.admin != self.settings.admin
+        moved = [section for section in _AT_START if getattr(settings, section) != getattr(self.settings, section)]
+        same_cache = settings.cache == self.settings.cache
         self.settings, self.limits, self.replicas = settings, settings.limits, replicas
-        self.traffic, self._asker = Traffic(settings, self._random, part=self._part), Asker(settings)
+        traffic = Traffic(settings, self._random, part=self._part)
+        traffic.inherit(self.traffic)
+        self.traffic, self._asker = traffic, Asker(settings)
+        remembered = self.fallbacks.cache
         self.fallbacks = self._fallbacks(settings)
+        if same_cache:
+            self.fallbacks.cache = remembered
         self._invariant = all(replica.invariant for replica in settings.replica)
         told = [f"{len(replicas)} replicas"]
         told += [f"{name} is new" for name in sorted(set(replicas) - before)]
         told += [f"{name} is out" for name in sorted(before - set(replicas))]
-        told += ["[listen] and [admin] take effect at the next start"] if moved else []
+        told += [f"{', '.join(moved)}: from the next start on"] if moved else []
         return f"read again: {', '.join(told)}"
 
     def _fallbacks(self, settings: Settings) -> Fallbacks:
