@@ -32,7 +32,7 @@ BODY = json.dumps({"messages": [{"role": "user", "content": "?"}], "temperature"
 FLOOR, PASSED, WHOLE, NEW, TWO = "bare proxy", "pass-through", "everything", "new heads", "two processes"
 SIDES = ("nginx", FLOOR, PASSED, WHOLE, NEW, TWO)
 UNARY_ONLY = (FLOOR, NEW, TWO)
-PASS_ON = '[streams]\non_cut = "pass"\n'
+UNTOUCHED = '[streams]\non_cut = "pass"\n'
 NUMBERED = """
 local number = 0
 request = function()
@@ -161,7 +161,7 @@ def cost_of(side: str, unary: int, streaming: int, seconds: float) -> Cost:
             return found
         if side == FLOOR:
             return bare(port, folder)
-        return closeranks([port], folder, more=PASS_ON if side == PASSED else "", processes=2 if side == TWO else 1)
+        return closeranks([port], folder, more=UNTOUCHED if side == PASSED else "", processes=2 if side == TWO else 1)
 
     gateway = begin(unary)
     _, p50_ms = requests_of(gateway.port, 1, seconds / 2, folder)
