@@ -7,20 +7,18 @@ import functools
 from typing import TYPE_CHECKING, Final
 
 from closeranks.serve.attempt import HELD_BYTES_MAX, Aside, Attempt
-from closeranks.serve.delivery import Delivery
 from closeranks.serve.doubles import Candidate, Case
-from closeranks.serve.fallbacks import LADDER_PATHS, WITHOUT
+from closeranks.serve.entrance import Entrance
+from closeranks.serve.fallbacks import WITHOUT
 from closeranks.serve.http.head import Request, first, request_bytes
 from closeranks.serve.http.upstream import Cut
 from closeranks.serve.policies.retry_budget import retry_after_s
 from closeranks.serve.race import Race, fault_of
 from closeranks.serve.relay import Finished, NoResume, Prepare, Relay
-from closeranks.serve.sessions.keeper import Keeper
 from closeranks.serve.silence import Watch
 from closeranks.serve.story import Visit
-from closeranks.serve.stream.relay import CompletionsRelay
 from closeranks.serve.wheel import Due
-from closeranks.serve.words import Again, Ask, Enough, Kind, Nowhere, Outcome, Placed, Shed, Waits
+from closeranks.serve.words import Again, Ask, Enough, Kind, Nowhere, Outcome, Placed
 
 if TYPE_CHECKING:
     from closeranks.serve.gateway import Gateway, Replica
@@ -31,89 +29,19 @@ _OK, _ERROR, _UNAVAILABLE, _TIMEOUT, _BAD_GATEWAY = 200, 400, 503, 504, 502
 _OUTCOMES: Final = {Cut.REFUSED: Outcome.UNREACHED, Cut.STALE: Outcome.GONE, Cut.SILENT: Outcome.SLOW}
 
 
-class Exchange(Delivery):
+class Exchange(Entrance):
     """Answers one request."""
 
     attempt: Attempt | None = None
     _race: Race | None = None
     _watch: Watch | None = None
-    _turn: Due | None = None  # until when it waits for its admission
     _pause: Due | None = None
     _comparison: asyncio.Task[None] | None = None
-    _kind = Kind.FIRST
 
     def __init__(self, gateway: Gateway, request: Request, client: ClientConnection, ask: Ask) -> None:
         super().__init__(gateway, request, client, ask)
-        self.traffic = gateway.traffic
         self._replicas = gateway.replicas  # those that its traffic knows, whatever is read again meanwhile
         self._tried: list[str] = []
-
-    def go_on(self, request: Request, relay: CompletionsRelay, keeper: Keeper, backlog: bytes) -> None:
-        """Answer with the rest of a stream that was claimed: what was kept, then what a replica adds."""
-        if self.over:
-            return
-        self._request = request
-        self.relay, self._keeper, self._kind, self._forwarding = relay, keeper, Kind.RESUME, True
-        lines = b"content-type: text/event-stream\r\nx-closeranks-stream: %b\r\n" % keeper.stream.encode()
-        self._begun(_OK, lines, None)
-        self._client.send(backlog)
-        if relay.seen.done:
-            self._finish()
-        else:
-            self._dispatch()
-
-    def taken_over(self) -> None:
-        """Another connection goes on with the stream: nothing more may be said here."""
-        self._end_attempt(Outcome.GONE)
-        self._keeper = None
-        self._close()
-        self._client.abort()
-
-    def begin(self) -> None:
-        """Ask for admission, and go on when it is given."""
-        match self.traffic.admit(self._gateway.now_s(), self.ask):
-            case Shed() as shed:
-                self.story.shed = True
-                self.refuse(shed.status, shed.reason, shed.retry_after_s)
-            case Waits() as waits:
-                self._gateway.wait(self)
-                self._turn = self._gateway.at(waits.until_s, self._waited_too_long)
-            case _:
-                self.admitted()
-
-    def admitted(self) -> None:
-        """The request may begin."""
-        if self._turn is not None:
-            self._turn.cancel()
-            self._turn = None
-        now_s = self._gateway.now_s()
-        if self._request.path.endswith(LADDER_PATHS):
-            course = self.traffic.course(now_s, self.ask)
-            self.story.level = course.level
-            if course.level and not self._degrade(now_s, course.level):
-                return
-        self.relay = self._gateway.relay_for(self._request, self.ask)
-        if isinstance(self.relay, CompletionsRelay):
-            self._keeper = self._gateway.keeper_for(self._request, self.relay, self._client.send, self.taken_over)
-        self._dispatch()
-
-    def _degrade(self, now_s: float, level: int) -> bool:
-        """Ask for less; False: it is answered already, or cannot be."""
-        settings = self.traffic.ladder.levels[level].settings
-        if settings.kind == "model":
-            self._degraded = settings.name
-            self._request = self._gateway.fallbacks.smaller(self._request, settings)
-            return True
-        answer = self._gateway.fallbacks.local(self._gateway.clock(), self.ask, self._request, level)
-        if answer is None:
-            self.refuse(_UNAVAILABLE, f"the service is at level {settings.name}, which has no answer to this", 5.0)
-            return False
-        self.traffic.answered(now_s, self.ask)
-        self._answer_locally(answer)
-        return False
-
-    def _waited_too_long(self) -> None:
-        self.refuse(_UNAVAILABLE, "waited too long for its turn", 1.0)
 
     # --- attempts -----------------------------------------------------------------------------------------------
 
@@ -181,6 +109,9 @@ class Exchange(Delivery):
         self.on_cut(attempt, Cut.SILENT, f"silent for {silent_s:.2f} s")
         if attempt.body:  # a stream knows its replica's pace; whoever waits there for a first byte does not
             self._gateway.abandon(attempt.replica.settings.name, "silent to everybody", waiting_only=True)
+
+    def _let_go(self) -> None:
+        self._end_attempt(Outcome.GONE)
 
     def _end_attempt(self, outcome: Outcome, detail: str = "") -> None:
         attempt, self.attempt = self.attempt, None

@@ -74,8 +74,8 @@ _WITH_BODY: Final = frozenset({b"POST", b"PUT", b"PATCH"})
 
 def with_length(headers: Headers, digits: bytes) -> Headers:
     """The headers of a message that differs from another one in the length of its body only."""
-    for place, (name, value) in enumerate(headers):
-        if name == b"content-length" and value != digits:
+    for place, (name, _) in enumerate(headers):
+        if name == b"content-length":
             return [*headers[:place], (name, digits), *headers[place + 1 :]]
     return headers
 

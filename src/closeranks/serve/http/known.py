@@ -28,16 +28,16 @@ class KnownHeads(Generic[Meaning]):
     __slots__ = ("_forms", "_vain")
 
     def __init__(self) -> None:
-        # The bytes before and after the digits of the length; nothing after: a head without a length.
-        self._forms: list[tuple[bytes, bytes, Meaning]] = []
+        # The bytes before the digits of the length, these, and those after; nothing after: a head without a length.
+        self._forms: list[tuple[bytes, bytes, bytes, Meaning]] = []
         self._vain = 0  # heads in a row that were new
 
     def find(self, data: bytes) -> tuple[Meaning, bytes, int] | None:
         """What the head means, the digits of its length, and where the body begins.
 
-        None if the head is not known, or what was read is not one whole message.
+        No digits: they are those that were learned. None: the head is not known, or this is not one whole message.
         """
-        for before, after, meaning in self._forms:
+        for before, learned, after, meaning in self._forms:
             if not data.startswith(before):
                 continue
             start = len(before)
@@ -50,7 +50,7 @@ class KnownHeads(Generic[Meaning]):
             digits, body_at = data[start:stop], stop + len(after)
             if digits.isdigit() and data.startswith(after, stop) and body_at + int(digits) == len(data):
                 self._vain = 0
-                return meaning, digits, body_at
+                return meaning, b"" if digits == learned else digits, body_at
         return None
 
     def learn(self, data: bytes, body_bytes: int, meaning: Meaning) -> bool:
@@ -64,7 +64,9 @@ class KnownHeads(Generic[Meaning]):
         match = _LENGTH.search(data, 0, body_at)
         if match is None and body_bytes:
             return False
-        form = (data[:body_at], b"") if match is None else (data[: match.start(1)], data[match.end(1) : body_at])
+        form = data[:body_at], b"", b""
+        if match is not None:
+            form = data[: match.start(1)], match[1], data[match.end(1) : body_at]
         self._vain += 1
         del self._forms[HEADS_MAX - 1 :]
         self._forms.insert(0, (*form, meaning))

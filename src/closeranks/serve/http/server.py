@@ -126,7 +126,7 @@ class ClientConnection(asyncio.Protocol):
             return False
         if len(data) - body_at > limits.body_bytes:
             return False
-        headers, body = with_length(known.headers, digits), data[body_at:]
+        headers, body = with_length(known.headers, digits) if digits else known.headers, data[body_at:]
         self._complete(Request(known.method, known.target, headers, body, True, True, self.peer, known.notes))
         return True
 

@@ -135,7 +135,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._headed = self._keep = True
         self.lines = known.lines
         if self._answer is not None:
-            self._answer.on_head(known.status, with_length(known.headers, digits))
+            self._answer.on_head(known.status, with_length(known.headers, digits) if digits else known.headers)
         if self._answer is not None and body_at < len(data):
             self._answer.on_data(data[body_at:])
         if self._answer is not None:
