@@ -28,8 +28,8 @@ PURE_OF_CHECKPOINT = frozenset(
     | {"tiers"}
 )
 PURE_OF_SERVE = frozenset(
-    {"words", "relay", "traffic", "settings", "asking", "fallbacks", "policies", "stream"}
-    | {"http.head", "http.limits", "http.target", "sessions.record", "sessions.settings"}
+    {"words", "relay", "traffic", "policy_set", "life", "settings", "asking", "fallbacks", "policies", "stream"}
+    | {"http.head", "http.known", "http.limits", "http.target", "sessions.record", "sessions.settings"}
     | {"admin_settings", "probe_settings", "story"}
 )
 PURE_LIBRARIES = frozenset(

@@ -13,6 +13,7 @@ from closeranks.serve.policies.fleet import Question
 from closeranks.serve.policies.ladder import LevelSettings
 from closeranks.serve.policies.rewrite import rewrite
 from closeranks.serve.question import Answered, ask
+from closeranks.serve.wheel import Due
 from closeranks.serve.words import Placed
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Exerciser:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._running: dict[int, asyncio.Task[None]] = {}
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: Due | None = None
 
     def start(self) -> None:
         """Begin, and go on until ``close``."""

@@ -25,7 +25,7 @@ from closeranks.serve.http.limits import Limits
 from closeranks.serve.http.server import ClientConnection
 from closeranks.serve.http.target import Target
 from closeranks.serve.http.upstream import Pool
-from closeranks.serve.policies.deadline import HEADERS, BadDeadline, Clock, passed_on
+from closeranks.serve.policies.deadline import HEADERS, TIMEOUT, BadDeadline, Clock, passed_on
 from closeranks.serve.quality import Quality
 from closeranks.serve.relay import Relay
 from closeranks.serve.sessions.keeper import Keeper
@@ -40,7 +40,8 @@ from closeranks.serve.stream.pace import Gaps, Pace
 from closeranks.serve.stream.relay import CompletionsRelay
 from closeranks.serve.stream.request import parse
 from closeranks.serve.traffic import Traffic
-from closeranks.serve.words import Ask
+from closeranks.serve.wheel import Wheel
+from closeranks.serve.words import NEVER_S, Ask
 
 SWEEP_S = 0.5
 _OWN: Final = frozenset({b"host", b"expect"})  # between two hops
@@ -89,6 +90,9 @@ class Gateway:
         self._tasks: set[asyncio.Task[None]] = set()
         self._keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
         self._loop = asyncio.get_running_loop()
+        self.now_s: Callable[[], float] = self._loop.time
+        self._wheel = Wheel(self._loop)
+        self.at = self._wheel.at  # calls something at a moment
         self._numbers = itertools.count(1)
         self._name = secrets.token_hex(8).encode()  # no other process numbers requests under it
         self._waiting: dict[int, Exchange] = {}
@@ -145,6 +149,7 @@ class Gateway:
         self.quality.close()
         for observer in self.observers:
             observer.close()
+        self._wheel.close()
         await asyncio.sleep(0)
 
     def share(self, shared: Shared) -> None:
@@ -162,14 +167,6 @@ class Gateway:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def now_s(self) -> float:
-        """The loop's time."""
-        return self._loop.time()
-
-    def at(self, when_s: float, do: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call ``do`` then."""
-        return self._loop.call_at(when_s, do)
-
     def begin(self, request: Request, client: ClientConnection) -> Exchange | None:
         """See Front."""
         try:
@@ -179,8 +176,10 @@ class Gateway:
             return None
         exchange = Exchange(self, request, client, ask)
         self._open.add(exchange)
-        seen = EventId.parse((request.header(b"last-event-id") or b"").decode("latin-1"))
-        if seen is None or self._streams is None:
+        seen = None
+        if self._streams is not None:
+            seen = EventId.parse((request.header(b"last-event-id") or b"").decode("latin-1"))
+        if seen is None:
             exchange.begin()
         else:
             task = self._loop.create_task(self._go_on(exchange, client, request, seen))
@@ -263,18 +262,22 @@ class Gateway:
 
     def story_of(self, request: Request, ask: Ask) -> Story:
         """The beginning of what will be told of a request."""
-        trace = request.header(b"traceparent") or b""
+        told = request.notes.get(Story)
+        if told is None:
+            texts = request.method, request.path, request.header(b"traceparent") or b""
+            told = request.notes[Story] = tuple(text.decode("latin-1") for text in texts)
+        method, path, trace = told
         return Story(
             number=ask.number,
-            method=request.method.decode("latin-1"),
-            path=request.path.decode("latin-1"),
+            method=method,
+            path=path,
             client=request.client,
             began_s=ask.arrived_s,
             wall_s=time.time(),
             tenant=ask.tenant,
             model=ask.model,
             stream=ask.stream,
-            trace=trace.decode("latin-1"),
+            trace=trace,
             visits=[],
         )
 
@@ -350,7 +353,10 @@ class Gateway:
         passed: _Passed | None = request.notes.get(_Passed)
         if passed is None:
             passed = request.notes[_Passed] = _Passed.of(request)
-        deadline = lines_of(passed_on(passed.deadlines, ask.deadline_s, self.clock()))
+        if passed.deadlines or ask.deadline_s == NEVER_S:
+            deadline = lines_of(passed_on(passed.deadlines, ask.deadline_s, self.clock()))
+        else:
+            deadline = b"%b: %d\r\n" % (TIMEOUT, max(1, int((ask.deadline_s - self.now_s()) * 1000)))
         key = b""
         if passed.wants_key:  # the same for all attempts at it
             key = b"%b: %b-%d\r\n" % (IDEMPOTENCY, self._name, ask.number)

@@ -20,6 +20,7 @@ from closeranks.serve.policies.health import Check, Finding, Grade
 from closeranks.serve.probe_settings import ProbeSettings
 from closeranks.serve.question import Answered, Unanswered, ask
 from closeranks.serve.settings import Engine
+from closeranks.serve.wheel import Due
 
 if TYPE_CHECKING:
     from closeranks.serve.gateway import Gateway, Replica
@@ -38,7 +39,7 @@ class Prober:
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._known: dict[tuple[str, ProbeSettings], str] = {}  # answers by tier, each to its question
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: Due | None = None
 
     def start(self) -> None:
         """Begin, and go on until ``close``."""

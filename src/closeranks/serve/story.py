@@ -9,7 +9,7 @@ import msgspec
 from closeranks.serve.words import Kind, Outcome
 
 
-class Visit(msgspec.Struct):
+class Visit(msgspec.Struct, gc=False):
     """One attempt at one replica; times are seconds of the loop's clock."""
 
     replica: str

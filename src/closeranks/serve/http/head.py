@@ -70,6 +70,16 @@ def first(headers: Headers, name: bytes) -> bytes | None:
 
 
 _WITH_BODY: Final = frozenset({b"POST", b"PUT", b"PATCH"})
+
+
+def with_length(headers: Headers, digits: bytes) -> Headers:
+    """The headers of a message that differs from another one in the length of its body only."""
+    for place, (name, _) in enumerate(headers):
+        if name == b"content-length":
+            return [*headers[:place], (name, digits), *headers[place + 1 :]]
+    return headers
+
+
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"host"})
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 import httptools
 import msgspec
 
-from closeranks.serve.http.head import Headers, Request, lines_of, objection, status_line
-from closeranks.serve.http.known import KnownHeads, Parts, parts_of
+from closeranks.serve.http.head import Headers, Request, lines_of, objection, status_line, with_length
+from closeranks.serve.http.known import KnownHeads
 from closeranks.serve.http.limits import Limits
 
 PIPELINED_MAX: Final = 8  # requests that wait behind the one that is being answered
@@ -39,11 +40,12 @@ class Front(Protocol):
     limits: Limits
     connections: set[ClientConnection]
 
+    @property
+    def now_s(self) -> Callable[[], float]:
+        """Tells the loop's time."""
+
     def begin(self, request: Request, client: ClientConnection) -> Exchange | None:
         """Start to answer; None when the answer was already given in full."""
-
-    def now_s(self) -> float:
-        """The loop's time."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -68,9 +70,9 @@ class ClientConnection(asyncio.Protocol):
         self._between = True  # the parser waits for the first byte of a head
         self._read: list[Request] = []  # what the parser has found in one reading
         self._chunked = False
-        self._started = False
+        self.started = False  # the head of the answer is out: from then on its status cannot be changed
         self._closing = False
-        self._full = False
+        self._full = self._paused = False
         self.expires_s = front.now_s() + front.limits.header_s  # looked at by ``Sweeper``
         self._draining = False
         self.sent_bytes = 0  # of the body of the answer
@@ -101,10 +103,10 @@ class ClientConnection(asyncio.Protocol):
         """Parse; a request that is complete begins."""
         if self._refused:
             return
-        parts = parts_of(data) if self._between and not self._known.hopeless else None
-        if parts is not None:
-            known = self._known.get(parts)
-            if known is not None and self._read_again(known, parts, data):
+        between = self._between
+        if between:
+            known = self._known.find(data)
+            if known is not None and self._read_again(data, *known):
                 return
         try:
             self._parser.feed_data(data)
@@ -112,30 +114,27 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(501, "no protocol but HTTP/1.1 is spoken here")
         except httptools.HttpParserError as error:
             self._refuse(400, f"not HTTP/1.1: {error}")
-        if parts is not None and len(self._read) == 1 and self._between and not self._refused:
-            self._learn(parts, self._read[0], len(data))
+        if between and len(self._read) == 1 and self._between and not self._refused:
+            self._learn(data, self._read[0])
         self._read.clear()
 
-    def _read_again(self, known: Request, parts: Parts, data: bytes) -> bool:
+    def _read_again(self, data: bytes, known: Request, digits: bytes, body_at: int) -> bool:
         """Take a request with a head that is known; False: it has to be parsed after all."""
         limits = self._front.limits
         if limits is not self._known_under:  # read again from the file meanwhile
             self._known, self._known_under = KnownHeads(), limits
             return False
-        body = data[parts.body_at :]
-        if len(body) > limits.body_bytes:
+        if len(data) - body_at > limits.body_bytes:
             return False
-        headers = known.headers
-        if parts.digits:
-            headers = [(b"content-length", parts.digits) if one[0] == b"content-length" else one for one in headers]
-        self._complete(Request(known.method, known.target, headers, body, client=self.peer, notes=known.notes))
+        headers, body = with_length(known.headers, digits) if digits else known.headers, data[body_at:]
+        self._complete(Request(known.method, known.target, headers, body, True, True, self.peer, known.notes))
         return True
 
-    def _learn(self, parts: Parts, request: Request, size: int) -> None:
-        """Remember a head, if the parser, too, has seen it end where its body begins, and it asks for nothing more."""
+    def _learn(self, data: bytes, request: Request) -> None:
+        """Remember a head that asks for nothing more."""
         plain = request.keep_alive and request.chunked_allowed
-        if plain and parts.body_at + len(request.body) == size and not any(n in _SPECIAL for n, _ in request.headers):
-            self._known.learn(parts, msgspec.structs.replace(request, body=b""))
+        if plain and not any(name in _SPECIAL for name, _ in request.headers):
+            self._known.learn(data, len(request.body), msgspec.structs.replace(request, body=b""))
 
     def pause_writing(self) -> None:
         """The client's buffer is full."""
@@ -231,21 +230,17 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(400, f"more than {PIPELINED_MAX} requests in advance")
         else:
             self._waiting.append(request)
+            self._paused = True
             self.transport.pause_reading()
 
     def _begin(self, request: Request) -> None:
-        self._request, self._started = request, False
+        self._request, self.started = request, False
         self.expires_s = float("inf")
         exchange = self._front.begin(request, self)
         if self._request is request:  # else it was answered at once
             self._exchange = exchange
 
     # --- answers ----------------------------------------------------------------------------------------------
-
-    @property
-    def started(self) -> bool:
-        """Whether the head of the answer is out: from then on its status cannot be changed."""
-        return self._started
 
     def start(self, status: int, lines: bytes, length: int | None) -> None:
         """Send the head; ``lines`` of headers, see ``lines_of``.
@@ -255,7 +250,7 @@ class ClientConnection(asyncio.Protocol):
         request = self._request
         if request is None:
             return
-        self._started = True
+        self.started = True
         self.sent_bytes = 0
         self._closing = self._draining or not request.keep_alive
         self._chunked = False
@@ -305,7 +300,9 @@ class ClientConnection(asyncio.Protocol):
             self._begin(self._waiting.popleft())
         else:
             self.expires_s = self._idle_until_s()
-            self.transport.resume_reading()
+            if self._paused:
+                self._paused = False
+                self.transport.resume_reading()
 
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer."""

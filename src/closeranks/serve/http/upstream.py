@@ -10,8 +10,8 @@ from typing import Final, NamedTuple, Protocol, cast
 
 import httptools
 
-from closeranks.serve.http.head import Headers, end_to_end, first, lines_of, objection
-from closeranks.serve.http.known import KnownHeads, Parts, parts_of
+from closeranks.serve.http.head import Headers, end_to_end, first, lines_of, objection, with_length
+from closeranks.serve.http.known import KnownHeads
 from closeranks.serve.http.target import Target
 
 HEAD_BYTES_MAX: Final = 64 * 1024
@@ -108,12 +108,11 @@ class UpstreamConnection(asyncio.Protocol):
             self.cancel()
             return
         self._heard = True
-        parts = None
-        if self._between and not (self._head_only or self._known.hopeless):
-            parts = parts_of(data)
-            known = None if parts is None else self._known.get(parts)
-            if parts is not None and known is not None:
-                self._read_again(known, parts, data)
+        between = self._between and not self._head_only
+        if between:
+            known = self._known.find(data)
+            if known is not None:
+                self._read_again(data, *known)
                 return
         try:
             self._parser.feed_data(data)
@@ -127,27 +126,27 @@ class UpstreamConnection(asyncio.Protocol):
             if self._answer is not None:
                 self._answer.on_data(joined)
         if self._complete:
-            if parts is not None and parts.digits and parts.body_at + len(joined) == len(data):
-                self._learn(parts)
+            if between:
+                self._learn(data, len(joined))
             self._end()
 
-    def _read_again(self, known: KnownAnswer, parts: Parts, data: bytes) -> None:
+    def _read_again(self, data: bytes, known: KnownAnswer, digits: bytes, body_at: int) -> None:
         """Tell a whole answer whose head is known."""
         self._headed = self._keep = True
         self.lines = known.lines
-        headers = [(b"content-length", parts.digits) if one[0] == b"content-length" else one for one in known.headers]
         if self._answer is not None:
-            self._answer.on_head(known.status, headers)
-        if self._answer is not None and parts.body_at < len(data):
-            self._answer.on_data(data[parts.body_at :])
+            self._answer.on_head(known.status, with_length(known.headers, digits) if digits else known.headers)
+        if self._answer is not None and body_at < len(data):
+            self._answer.on_data(data[body_at:])
         if self._answer is not None:
             self._end()
 
-    def _learn(self, parts: Parts) -> None:
-        """Remember a head that the parser, too, has seen end where its body begins."""
-        if self._keep and not self._until_close:
-            lines = lines_of(end_to_end(self._headers))
-            self._known.learn(parts, KnownAnswer(self._parser.get_status_code(), self._headers, lines))
+    def _learn(self, data: bytes, body_bytes: int) -> None:
+        """Remember a head after which the connection is kept."""
+        headers = self._headers
+        if self._keep and not self._until_close and first(headers, b"content-length") is not None:
+            lines = lines_of(end_to_end(headers))
+            self._known.learn(data, body_bytes, KnownAnswer(self._parser.get_status_code(), headers, lines))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The replica closed, or the network did."""

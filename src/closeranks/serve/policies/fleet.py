@@ -25,7 +25,7 @@ _NO_DOMAINS: Final[frozenset[str]] = frozenset()
 _AT_BEST, _DOUBTFUL, _BUSY, _TRIED, _DOWN, _LAST = range(6)
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class Question(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where one attempt is to go."""
 
     tier: str = ""

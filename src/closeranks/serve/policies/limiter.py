@@ -81,8 +81,10 @@ class Limiter:
 
         At most one step in the time that an answer takes: what was sent before a step cannot show its effect.
         """
+        if outcome is not Outcome.BUSY and outcome is not Outcome.SLOW:
+            return
         pause_s = max(_STEP_LEAST_S, min(self.usual_s or 0.0, self._settings.window_s))
-        if outcome in (Outcome.BUSY, Outcome.SLOW) and now_s >= self._dropped_s + pause_s:
+        if now_s >= self._dropped_s + pause_s:
             self._dropped_s, self._searching = now_s, False
             self._set(self.limit * _DROP)
 

@@ -43,6 +43,8 @@ class StreamRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse(target: bytes, raw: bytes) -> StreamRequest | None:
     """The request, if it asks for a stream of completions; anything else is None, bad JSON included."""
+    if b"stream" not in raw and b"\\" not in raw:
+        return None  # the word is not there, nor anything that could spell it
     path = target.partition(b"?")[0]
     if not path.endswith(b"/completions"):
         return None
