@@ -104,7 +104,7 @@ def _read(request: Request) -> _Body:
         return _NO_BODY
     try:
         return _DECODER.decode(request.body)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return _NO_BODY
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from closeranks.serve.foreign import decode
 from closeranks.serve.relay import Exactness, Finished, NoResume, Plan, Prepare, Resume
 from closeranks.serve.stream.chunks import NativeReader, OpenAiReader, Reader
 from closeranks.serve.stream.request import StreamRequest
@@ -40,7 +41,7 @@ class KnownPrompt:
     def note_text(self, answer: bytes) -> None:
         """The answer to ``template_question``; anything else leaves the text unknown."""
         try:
-            said = msgspec.json.decode(answer) if answer else None
+            said = decode(answer) if answer else None
         except msgspec.DecodeError:
             return
         text = said.get("prompt") if isinstance(said, dict) else None
@@ -94,7 +95,7 @@ class Continuation:
 
     def _note_tokens(self, answer: bytes) -> None:
         try:
-            said = msgspec.json.decode(answer)
+            said = decode(answer)
         except msgspec.DecodeError:
             return
         tokens = said.get("tokens") if isinstance(said, dict) else None
