@@ -20,8 +20,8 @@ from closeranks.serve.policies import CacheLimits, Clock, LevelSettings
 from closeranks.serve.settings import parse
 from closeranks.serve.stream.request import parse as parse_stream
 
-FEW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-MANY = settings(max_examples=100, deadline=None)
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=60, deadline=None)
 LIMIT_S = 20.0
 EVIL = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"
 NUMBERS = itertools.count(1)
