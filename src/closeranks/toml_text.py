@@ -92,7 +92,8 @@ def _nearest_choice(problem: str, kind: type[msgspec.Struct], path: Path) -> str
         if isinstance(part, str) and inner is not None:
             hint = get_type_hints(inner).get(part)
     choices = [str(choice.value) for choice in _enum_in(hint) or ()]
-    return f'no such {path[-1]}: "{wrong[1]}"; {nearest(wrong[1], choices)}' if wrong and choices else ""
+    named = next((part for part in reversed(path) if isinstance(part, str)), "value")
+    return f'no such {named}: "{wrong[1]}"; {nearest(wrong[1], choices)}' if wrong and choices else ""
 
 
 def _enum_in(hint: Any) -> type[Enum] | None:

@@ -51,7 +51,8 @@ class Seen(StrEnum):
     MISMATCH = "mismatch"  # nobody moves, collectives differ
     POISON = "poison"
     DEADLINE = "deadline"  # a phase of a recovery took too long
-    NO_JOIN = "no-join"  # some processes called join, others did not
+    NO_JOIN = "no-join"  # some processes called join, others ended without
+    LATE_JOIN = "late-join"  # some processes called join, others live and did not
     DIGEST = "digest"  # state that must be equal is not
     NO_DONOR = "no-donor"  # nobody holds state that others could take
     REPLAY = "replay"  # a seat computed something else when the step was repeated
@@ -182,6 +183,7 @@ def _fault(trouble: Trouble) -> tuple[faults.Fault, float]:
         Seen.STANDSTILL: (faults.NETWORK_LOSS, 0.4),
         Seen.POISON: (faults.NETWORK_LOSS, 0.3),
         Seen.DEADLINE: (faults.RECOVERY_STUCK, 0.6),
+        Seen.LATE_JOIN: (faults.HUNG, 0.5),
         Seen.DIGEST: (faults.CORRUPT_REPLICA, 0.8),
         Seen.REPLAY: (faults.WRONG_RESULT, 0.9),
         Seen.OUTVOTED: (faults.CORRUPT_REPLICA, 0.95),

@@ -168,7 +168,7 @@ def _carry_out(turn: Turn, trouble: Trouble, choice: ladder.Choice, doomed: list
     incident = turn.incident()
     if choice.rung is not Rung.STOP:
         turn.phase(Phase.ISOLATE)
-    capture = trouble.seen in (Seen.PROGRESS, Seen.DEADLINE)
+    capture = trouble.seen in (Seen.PROGRESS, Seen.DEADLINE, Seen.LATE_JOIN)
     for proc in doomed:
         membership.isolate(turn, proc, trouble.detail, capture_stack=capture)
     if choice.rung is Rung.STOP:

@@ -94,8 +94,8 @@ class Doubles:
     async def _answer(self, case: Case, name: str) -> Candidate | None:
         gateway = self._gateway
         replica, now_s = gateway.replicas[name], gateway.now_s()
-        headers = gateway.request_headers(case.request, replica, case.ask)
-        data = request_bytes(case.request.method, replica.prefix + case.request.target, headers, case.request.body)
+        lines = gateway.request_lines(case.request, replica, case.ask)
+        data = request_bytes(case.request.method, replica.prefix + case.request.target, lines, case.request.body)
         case.traffic.begun(now_s, case.ask, name, Kind.DOUBLE)
         visit = Visit(replica=name, kind=Kind.DOUBLE, began_s=now_s)
         case.story.visits.append(visit)

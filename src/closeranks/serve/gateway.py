@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable
 from random import Random
+from typing import Final
 
 import msgspec
 
@@ -19,12 +20,12 @@ from closeranks.serve.asking import IDEMPOTENCY, Asker, BadPriority
 from closeranks.serve.doubles import Doubles
 from closeranks.serve.exchange import Exchange
 from closeranks.serve.fallbacks import Fallbacks
-from closeranks.serve.http.head import Headers, Request, end_to_end
+from closeranks.serve.http.head import Headers, Request, end_to_end, lines_of
 from closeranks.serve.http.limits import Limits
 from closeranks.serve.http.server import ClientConnection
 from closeranks.serve.http.target import Target
 from closeranks.serve.http.upstream import Pool
-from closeranks.serve.policies.deadline import BadDeadline, Clock, passed_on
+from closeranks.serve.policies.deadline import HEADERS, BadDeadline, Clock, passed_on
 from closeranks.serve.quality import Quality
 from closeranks.serve.relay import Relay
 from closeranks.serve.sessions.keeper import Keeper
@@ -40,10 +41,11 @@ from closeranks.serve.stream.pace import Gaps, Pace
 from closeranks.serve.stream.relay import CompletionsRelay
 from closeranks.serve.stream.request import parse
 from closeranks.serve.traffic import Traffic
-from closeranks.serve.words import Ask, Kind
+from closeranks.serve.words import Ask
 
 SWEEP_S = 0.5
-_AT_START = ("listen", "admin", "sessions", "access_log", "journal")
+_OWN: Final = frozenset({b"host", b"expect"})  # between two hops
+_AT_START: Final = ("listen", "admin", "sessions", "access_log", "journal")
 KEEP_S = 2.0  # that events on their way to the store get at the end
 
 
@@ -55,6 +57,7 @@ class Replica:
         target = Target.of(settings.url)
         self.prefix = target.prefix.encode()
         self.authority = target.authority
+        self.line = b"x-closeranks-replica: %b\r\n" % settings.name.encode()  # of answers
         self.pool = Pool(target, connect_s=connect_s, context=context)
         self.heard_s = 0.0  # when it last sent anything to anybody
 
@@ -347,18 +350,34 @@ class Gateway:
         pace = Pace(self.settings.stall, self._gaps.setdefault(ask.model, Gaps()))
         return CompletionsRelay(wanted, self.settings.streams, pace, invariant=self._invariant)
 
-    def request_headers(self, request: Request, replica: Replica, ask: Ask) -> Headers:
-        """The headers that a replica gets."""
-        kept = [header for header in end_to_end(request.headers) if header[0] not in (b"host", b"expect")]
-        headers = [(b"host", replica.authority), *passed_on(kept, ask.deadline_s, self.clock())]
-        if request.method == b"POST" and request.header(IDEMPOTENCY) is None:
-            headers.append((IDEMPOTENCY, b"%b-%d" % (self._name, ask.number)))  # the same for all attempts at it
-        return [*headers, (b"x-forwarded-for", request.client.encode())]
+    def request_lines(self, request: Request, replica: Replica, ask: Ask) -> bytes:
+        """The lines of the headers that a replica gets."""
+        passed: _Passed | None = request.notes.get(_Passed)
+        if passed is None:
+            passed = request.notes[_Passed] = _Passed.of(request)
+        deadline = lines_of(passed_on(passed.deadlines, ask.deadline_s, self.clock()))
+        key = b""
+        if passed.wants_key:  # the same for all attempts at it
+            key = b"%b: %b-%d\r\n" % (IDEMPOTENCY, self._name, ask.number)
+        client = request.client.encode()
+        return b"host: %b\r\n%b%b%bx-forwarded-for: %b\r\n" % (replica.authority, passed.lines, deadline, key, client)
 
-    def response_headers(self, ask: Ask, replica: Replica, kind: Kind) -> Headers:
-        """The headers that are added to an answer."""
-        del ask, kind
-        return [(b"x-closeranks-replica", replica.settings.name.encode())]
+
+class _Passed(msgspec.Struct, frozen=True):
+    """What a replica gets of a client's head."""
+
+    lines: bytes  # as they are
+    deadlines: Headers  # to be said anew
+    wants_key: bool  # it has no idempotency key, and could use one
+
+    @staticmethod
+    def of(request: Request) -> _Passed:
+        kept = [header for header in end_to_end(request.headers) if header[0] not in _OWN]
+        return _Passed(
+            lines_of(header for header in kept if header[0] not in HEADERS),
+            [header for header in kept if header[0] in HEADERS],
+            request.method == b"POST" and request.header(IDEMPOTENCY) is None,
+        )
 
 
 def _owner(request: Request) -> str:

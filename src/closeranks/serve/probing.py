@@ -15,7 +15,7 @@ import msgspec
 
 from closeranks.events import ReplicaReadmitted
 from closeranks.serve.foreign import decode
-from closeranks.serve.http.head import Headers, request_bytes
+from closeranks.serve.http.head import Headers, lines_of, request_bytes
 from closeranks.serve.http.upstream import Cut
 from closeranks.serve.policies.health import Check, Finding, Grade
 from closeranks.serve.probe_settings import ProbeSettings
@@ -125,7 +125,7 @@ class Prober:
         headers: Headers = [(b"host", replica.authority), (b"x-request-id", b"probe-%d" % next(self._numbers))]
         if body:
             headers.append((b"content-type", b"application/json"))
-        data = request_bytes(method, replica.prefix + path.encode(), headers, body)
+        data = request_bytes(method, replica.prefix + path.encode(), lines_of(headers), body)
         return await ask(replica.pool, data, self._gateway.settings.health.timeout_s)
 
 

@@ -62,8 +62,8 @@ class Quality:
             return
         replica = gateway.replicas[placed.replica]
         smaller = gateway.fallbacks.smaller(request, settings)
-        headers = gateway.request_headers(request, replica, asked)
-        data = request_bytes(b"POST", replica.prefix + request.target, headers, smaller.body)
+        lines = gateway.request_lines(request, replica, asked)
+        data = request_bytes(b"POST", replica.prefix + request.target, lines, smaller.body)
         ticket = fleet.begin(gateway.now_s(), placed.replica)
         outcome = Outcome.GONE  # of a request that nobody waits for: nothing is learned about its replica
         try:

@@ -20,7 +20,7 @@ from closeranks.serve.drill.bounded import answer
 from closeranks.serve.drill.replica import Replica, Talk
 from closeranks.serve.fallbacks import WITHOUT
 from closeranks.serve.gateway import Gateway
-from closeranks.serve.http.head import Headers, request_bytes
+from closeranks.serve.http.head import lines_of, request_bytes
 from closeranks.serve.http.target import Target
 from closeranks.serve.http.upstream import Pool
 from closeranks.serve.policies.breaker import State
@@ -32,8 +32,9 @@ from closeranks.serve.settings import parse
 STORE: Final = "features"
 TIMEOUT_S: Final = 0.75  # of a service's question to its store
 RANK_S: Final = 0.02
-HEAL_S: Final = 30.0  # at most, until the breaker has closed
-_HEADERS: Final[Headers] = [(b"host", b"drill"), (b"content-type", b"application/json")]
+_STEP_S: Final = 0.25
+WAIT_S: Final = 30.0  # at most, until the breaker has opened, and until it has closed
+_LINES: Final = lines_of([(b"host", b"drill"), (b"content-type", b"application/json")])
 _BODY: Final = b'{"query":"?","documents":["a","b"]}'
 _GUARD: Final = f"""
 [[dependency]]
@@ -48,7 +49,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How long what lasts, and how many requests come a second."""
 
     usual_s: float = 5.0
-    lost_s: float = 10.0
+    lost_s: float = 10.0  # at least: a breaker that has not opened by then is waited for
     after_s: float = 5.0
     per_s: float = 100.0
     seed: int = 0
@@ -86,7 +87,7 @@ class Store:
 
     def __init__(self, plan: Plan) -> None:
         self._draw = random.Random(plan.seed)  # noqa: S311 - a seed that replays
-        self._slower_s = 2.4 / plan.per_s  # half of the questions are more than the database can take
+        self._slower_s = 6.0 / plan.per_s  # half of the questions are more than the database can take
         self.node_lost = False
         self.in_database = 0
 
@@ -133,7 +134,7 @@ class Ranker:
         talk.write(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (extra, len(body), body))
 
     async def _fetch(self, now_s: float) -> tuple[Value | Failed, bytes]:
-        said = await ask(self._pool, request_bytes(b"GET", b"/features", _HEADERS, b""), TIMEOUT_S)
+        said = await ask(self._pool, request_bytes(b"GET", b"/features", _LINES, b""), TIMEOUT_S)
         took_s = asyncio.get_running_loop().time() - now_s
         self.asked.append((now_s, took_s))
         failed = not isinstance(said, Answered)
@@ -174,7 +175,7 @@ class _Clients:
 
     async def _ask(self) -> None:
         now_s = self._loop.time()
-        said = await ask(self._pool, request_bytes(b"POST", b"/v1/rerank", _HEADERS, _BODY), 10.0)
+        said = await ask(self._pool, request_bytes(b"POST", b"/v1/rerank", _LINES, _BODY), 10.0)
         good = isinstance(said, Answered) and said.status == 200  # noqa: PLR2004
         defaults = isinstance(said, Answered) and b'"defaults": true' in said.body
         self.seen.append((now_s, self._loop.time() - now_s, not good, defaults))
@@ -198,10 +199,12 @@ async def play(plan: Plan, *, guarded: bool) -> Played:
         await clients.ask_for(plan.usual_s)
         lost_s, store.node_lost = loop.time(), True
         await clients.ask_for(plan.lost_s)
+        while breakers and not any(one.opened for one in breakers) and loop.time() < lost_s + WAIT_S:
+            await clients.ask_for(_STEP_S)
         healed_s, store.node_lost = loop.time(), False
         opened = any(breaker.opened for breaker in breakers)
-        while any(one.state is not State.CLOSED for one in breakers) and loop.time() < healed_s + HEAL_S:
-            await clients.ask_for(0.25)
+        while any(one.state is not State.CLOSED for one in breakers) and loop.time() < healed_s + WAIT_S:
+            await clients.ask_for(_STEP_S)
         closed, well_s = all(one.state is State.CLOSED for one in breakers), loop.time()
         await clients.ask_for(plan.after_s)
         await clients.settle()
