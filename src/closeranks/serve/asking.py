@@ -135,7 +135,7 @@ def _read(request: Request, decoder: msgspec.json.Decoder[_Body]) -> _Body:
         return _NO_BODY
     try:
         return decoder.decode(request.body)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return _NO_BODY
 
 

@@ -35,6 +35,7 @@ from closeranks.serve.sessions.store import StoreError
 from closeranks.serve.settings import ReplicaSettings, Settings
 from closeranks.serve.shared import LOOK_S, Shared
 from closeranks.serve.story import Observer, Story
+from closeranks.serve.stream.chunks import BadChunk
 from closeranks.serve.stream.numbering import Numbering, after, last_of
 from closeranks.serve.stream.pace import Gaps, Pace
 from closeranks.serve.stream.relay import CompletionsRelay
@@ -331,7 +332,11 @@ class Gateway:
         if not isinstance(relay, CompletionsRelay):
             exchange.refuse(404, "the kept request is no stream of completions")
             return
-        relay.restore(claimed.entries)
+        try:
+            relay.restore(claimed.entries)
+        except (BadChunk, msgspec.DecodeError) as error:
+            exchange.refuse(502, f"what was kept of the stream is damaged: {error}")
+            return
         relay.number(Numbering(last_of(claimed.entries, seen.stream), seen))
         keeper = Keeper(self.settings.sessions, streams, client.send, exchange.taken_over)
         keeper.take_over(seen.stream, claimed.generation)
