@@ -17,6 +17,7 @@ from closeranks.decide.adoption import Known, KnownNode, adopt
 from closeranks.decide.controller import step
 from closeranks.decide.protocol import (
     BeginTerm,
+    ConfirmEnd,
     EndAfterStep,
     EndRun,
     GoOn,
@@ -32,6 +33,7 @@ from closeranks.decide.protocol import (
     NodeSilent,
     Note,
     PlanRestore,
+    ProcConfirmed,
     ProcEnded,
     ProcFinished,
     ProcJoined,
@@ -52,6 +54,7 @@ _STAGE_AFTER = {
     ProcRestored: "restored",
     ProcResumed: "looping",
     ProcFinished: "finished",
+    ProcConfirmed: "confirmed",
 }
 
 
@@ -406,6 +409,13 @@ class NodeWorld(World):
     def do_end_after_step(self, decision: EndAfterStep) -> None:
         if self.decided(decision):
             super().do_end_after_step(decision)
+
+    def do_confirm_end(self, decision: ConfirmEnd) -> None:
+        if self.decided(decision):
+            for sim in self._members(decision.term):
+                if self.hears(sim.number):
+                    fact = ProcConfirmed(proc=sim.number, term=decision.term, digest="")
+                    self.after(0.05, lambda sim=sim, fact=fact: self._say(sim, fact))
 
     def do_let_leave(self, decision: LetLeave) -> None:
         if self.decided(decision):

@@ -15,6 +15,7 @@ from closeranks.decide.controller import initial, step
 from closeranks.decide.protocol import (
     BeginTerm,
     Begun,
+    ConfirmEnd,
     Crash,
     Decision,
     EndAfterStep,
@@ -28,6 +29,7 @@ from closeranks.decide.protocol import (
     Note,
     Origin,
     PlanRestore,
+    ProcConfirmed,
     ProcEnded,
     ProcFinished,
     ProcJoined,
@@ -102,6 +104,7 @@ class World:
     started_hook: Callable[[Sim], None] = lambda _: None
     step_hook: Callable[[int], None] = lambda _: None
     decision_hook: Callable[[Decision], None] = lambda _: None
+    final_digest: Callable[[Sim], str] = lambda _: ""
     loss_of: Callable[[int], float | None] = lambda _: None
 
     def __post_init__(self) -> None:
@@ -114,6 +117,7 @@ class World:
             InterruptTerm: self.do_interrupt_term,
             Isolate: self.do_isolate,
             EndAfterStep: self.do_end_after_step,
+            ConfirmEnd: self.do_confirm_end,
             LetLeave: self.do_let_leave,
             EndRun: self.do_end_run,
         }
@@ -378,6 +382,11 @@ class World:
 
     def do_end_after_step(self, _: EndAfterStep) -> None:
         self.until = min(self.until, max(s.closed_step for s in self.procs.values()) + 3)
+
+    def do_confirm_end(self, decision: ConfirmEnd) -> None:
+        for sim in self._members(decision.term):
+            fact = ProcConfirmed(proc=sim.number, term=decision.term, digest=self.final_digest(sim))
+            self.after(0.05, lambda sim=sim, fact=fact: self._say(sim, fact))
 
     def do_let_leave(self, _: LetLeave) -> None:
         for sim in self.procs.values():

@@ -12,13 +12,13 @@ from itertools import zip_longest
 import msgspec
 from msgspec.structs import replace
 
-from closeranks.decide import membership, nodes, reports, trouble
+from closeranks.decide import endings, membership, nodes, reports, trouble
 from closeranks.decide.budgets import Ledger
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.memo import Memo, on_clock
 from closeranks.decide.pace import Pace
 from closeranks.decide.protocol import Decision, EndAfterStep, KnownProc, LetLeave, ProcEnded
-from closeranks.decide.state import Group, Life, Node, Proc, Settings, Stage, State
+from closeranks.decide.state import THROUGH, Group, Life, Node, Proc, Settings, Stage, State
 from closeranks.decide.turn import Turn
 from closeranks.events import CoordinatorBegan
 
@@ -171,7 +171,9 @@ def _take_over(turn: Turn, known: Known) -> None:
     gone = [(proc, reports.how_it_ended(proc, ended)) for proc in missing]
     members = [p for p in membership.occupants(turn.state).values() if p not in missing]
     before = known.memo.state.life if known.memo is not None and _same_group(known) else Life.RUNNING
-    all_over = all(fact.code == 0 for _, fact in gone) and all(p.stage is Stage.FINISHED for p in members)
+    # They may have been let leave: some have, or all had answered before.
+    ends = THROUGH if gone else {Stage.CONFIRMED}
+    all_over = all(fact.code == 0 for _, fact in gone) and all(p.stage in ends for p in members)
     if before is Life.LEAVING or all_over:
         turn.update(life=Life.LEAVING)
         reports.meet_losses(turn, gone, Seen.COORDINATOR, _MEANWHILE)
@@ -264,3 +266,4 @@ def _go_on(turn: Turn) -> None:
         membership.refill_spares(turn)
     if turn.state.stop is not None and turn.state.life is Life.RUNNING:
         turn.decide(EndAfterStep())
+    endings.confirm_if_finished(turn)

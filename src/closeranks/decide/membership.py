@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from closeranks.decide import budgets
 from closeranks.decide.placement import Site, first_layout, place, rank
 from closeranks.decide.protocol import BeginTerm, GoOn, Isolate, Origin, StartGroup, StartProc
-from closeranks.decide.state import Group, Life, Proc, Stage, State
+from closeranks.decide.state import THROUGH, Group, Life, Proc, Stage, State
 from closeranks.decide.turn import Turn
 from closeranks.events import ErrorSeen, Phase, ProcessSeated, Rung, TermBegan
 
@@ -266,7 +266,7 @@ def isolate(turn: Turn, proc: Proc, reason: str, *, capture_stack: bool) -> None
 
 def note_arrival(turn: Turn) -> None:
     """Remember it once every seat has reached its loop."""
-    arrived = all_at(turn.state, Stage.LOOPING, Stage.FINISHED)
+    arrived = all_at(turn.state, Stage.LOOPING, *THROUGH)
     if arrived and len(occupants(turn.state)) == turn.state.seats:
         turn.update_group(looped=True)
 

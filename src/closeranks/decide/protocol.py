@@ -202,6 +202,14 @@ class ProcFinished(_Value, frozen=True, tag=True):
     step: int
 
 
+class ProcConfirmed(_Value, frozen=True, tag=True):
+    """The process is still there after all had closed the last step."""
+
+    proc: int
+    term: int
+    digest: str  # of its replicated state; "": it is not compared
+
+
 class StopAsked(_Value, frozen=True, tag=True):
     """SIGTERM or Ctrl-C. ``now`` after the second one."""
 
@@ -292,6 +300,7 @@ Fact = (
     | StateSuspected
     | StateCleared
     | ProcFinished
+    | ProcConfirmed
     | StopAsked
     | NodeJoined
     | NodeLost
@@ -370,6 +379,12 @@ class EndAfterStep(_Value, frozen=True, tag=True):
     """An orderly stop: finish the step in flight on every seat, then leave."""
 
 
+class ConfirmEnd(_Value, frozen=True, tag=True):
+    """The loop is over everywhere: ask the members whether they are still there, while a lost one can be replaced."""
+
+    term: int
+
+
 class LetLeave(_Value, frozen=True, tag=True):
     """The loop is over everywhere: members and spares may leave."""
 
@@ -404,6 +419,7 @@ Decision = (
     | PlanRestore
     | GoOn
     | EndAfterStep
+    | ConfirmEnd
     | LetLeave
     | EndRun
     | LetNodeGo

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from closeranks.decide import canary, endings, membership, nodes, trouble
 from closeranks.decide.agree import NoDonor, NoMajority, Plan, agree
-from closeranks.decide.diagnosis import Seen, Trouble
+from closeranks.decide.diagnosis import Seen, Trouble, late_steps_counted
 from closeranks.decide.protocol import PlanRestore, StepDone
 from closeranks.decide.state import Life, Proc, Stage
 from closeranks.decide.turn import Turn
@@ -60,7 +60,10 @@ def _plan_out(turn: Turn, plan: Plan) -> None:
         detail = f"digest of step {plan.step} differs from the majority's; the seat is outvoted and receives"
         turn.note(ErrorSeen(detector=Seen.DIGEST.value, seat=seat, proc=proc.proc, detail=detail, incident=number))
     if state.incident is not None:
-        turn.update(incident=replace(state.incident, plan_step=plan.step))
+        turn.update(
+            incident=replace(state.incident, plan_step=plan.step),
+            signatures=late_steps_counted(state.signatures, state.incident.done_before, plan.step),
+        )
     turn.note(
         RestorePlanned(
             term=state.group.term,
@@ -173,9 +176,11 @@ def _joining_late(turn: Turn) -> None:
     if not all(turn.reaches(p) for p in late):
         return
     missing = [p.seat for p in late if p.seat is not None]
-    detail = f"seats {missing} did not call join() within {allowed_s:g} s of the first that did"
-    way_out = "every process must call it; give more time with --join-timeout"
-    trouble.meet(turn, Trouble(seen=Seen.NO_JOIN, detail=detail, seats=tuple(missing)), hopeless=way_out)
+    detail = (
+        f"seats {missing} did not call join() within {allowed_s:g} s of the first that did; "
+        "every process must call it; give more time with --join-timeout"
+    )
+    trouble.meet(turn, Trouble(seen=Seen.LATE_JOIN, detail=detail, seats=tuple(missing)), stuck=tuple(late))
 
 
 def _regrouping_late(turn: Turn) -> None:
@@ -223,6 +228,22 @@ def _resuming_late(turn: Turn) -> None:
     allowed_s = turn.state.settings.deadlines.resume_s
     resuming = [p for p in membership.occupants(turn.state).values() if p.stage is Stage.RESUMING]
     _isolate_late(turn, resuming, "did not open an attempt after it was told to go on", allowed_s)
+    _confirming_late(turn)
+
+
+def _confirming_late(turn: Turn) -> None:
+    """A member that does not answer at the end, while others have done so for long."""
+    members = membership.occupants(turn.state).values()
+    answered = [p.since_s for p in members if p.stage is Stage.CONFIRMED]
+    allowed_s = turn.state.settings.deadlines.confirm_s
+    silent = tuple(p for p in members if p.stage is Stage.FINISHED and turn.reaches(p))
+    if turn.state.life is not Life.RUNNING or not answered or not silent or not _waits(turn, min(answered), allowed_s):
+        return
+    seats = tuple(p.seat for p in silent if p.seat is not None)
+    silent_s = turn.now_s - min(p.since_s for p in silent)
+    detail = f"seats {list(seats)} closed the last step, and did not answer within {allowed_s:g} s of the others"
+    found = Trouble(seen=Seen.PROGRESS, detail=detail, seats=seats, silent_s=silent_s, allowed_s=allowed_s)
+    trouble.meet(turn, found, stuck=silent)
 
 
 def _isolate_late(turn: Turn, procs: list[Proc], what: str, allowed_s: float) -> None:

@@ -31,6 +31,8 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     transfer_s: float = 120.0  # until all members hold the planned state
     resume_s: float = 30.0  # until all members have opened an attempt, after they were told to go on
     join_s: float = 600.0  # from the first join to the last
+    # From the first member that answers at the end to the last; one may still copy its state for a save.
+    confirm_s: float = 30.0
     plain_settle_s: float = 10.0  # a restarted script without the library counts as recovered after this
     first_nodes_s: float = 10.0  # from the beginning until other nodes may take the seats of the first ones
     nodes_s: float = 600.0  # from the beginning until enough nodes are there to start on
@@ -96,12 +98,14 @@ class Stage(StrEnum):
     RESUMING = "resuming"  # told to go on after a recovery: about to open an attempt
     LOOPING = "looping"
     FINISHED = "finished"
+    CONFIRMED = "confirmed"  # and still there when all others had finished, too
     INTERRUPTED = "interrupted"
     PAUSED = "paused"
     DOOMED = "doomed"  # isolated; only its end is awaited
 
 
 TRAINING = frozenset({Stage.BUILDING, Stage.RESUMING, Stage.LOOPING})
+THROUGH = frozenset({Stage.FINISHED, Stage.CONFIRMED})  # with the loop
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):

@@ -141,7 +141,7 @@ def _count(turn: Turn, rung: Rung, times: int) -> None:
 def _remember(turn: Turn, trouble: Trouble, gone: tuple[Proc, ...]) -> str:
     """Why this failure is deterministic; empty when it is not known to be."""
     state = turn.state
-    mark = signature(trouble, state.group.newest_step)
+    mark = signature(trouble, max(state.group.newest_step, state.group.plan_step))
     # Without the library no step is known, and whoever loses a peer fails at the same line each time.
     if mark is None or not state.library:
         return ""
@@ -168,7 +168,7 @@ def _carry_out(turn: Turn, trouble: Trouble, choice: ladder.Choice, doomed: list
     incident = turn.incident()
     if choice.rung is not Rung.STOP:
         turn.phase(Phase.ISOLATE)
-    capture = trouble.seen in (Seen.PROGRESS, Seen.DEADLINE)
+    capture = trouble.seen in (Seen.PROGRESS, Seen.DEADLINE, Seen.LATE_JOIN)
     for proc in doomed:
         membership.isolate(turn, proc, trouble.detail, capture_stack=capture)
     if choice.rung is Rung.STOP:

@@ -48,6 +48,8 @@ from closeranks.events import (
     ProcessSeated,
     ProcessStarted,
     Record,
+    ReplicaQuarantined,
+    ReplicaReadmitted,
     RestorePlanned,
     RunEnded,
     RunResumed,
@@ -113,6 +115,7 @@ _TROUBLES = (
     CanaryFailed,
     CorruptionSuspected,
     NodeQuarantined,
+    ReplicaQuarantined,
     PersonNeeded,
 )
 
@@ -307,6 +310,10 @@ def _describe_doubts(event: AnyEvent) -> str:
             return f"{event.host} is kept out for {event.hours:.3g} h: {event.reason}"
         case PersonNeeded():
             return f"a person is needed about {event.about}: {event.reason}"
+        case ReplicaQuarantined():
+            return f"replica {event.replica} is quarantined: {event.reason}"
+        case ReplicaReadmitted():
+            return f"replica {event.replica} is asked again: {event.reason}"
     return ""
 
 

@@ -128,6 +128,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     on_partition: OnPartition = OnPartition.REPLACE
     node_patience_s: float = 600.0  # how long a missing node is waited for
     on_term: OnTerm = OnTerm.STOP
+    look_every_s: float = 10.0  # at the health of this node
+    kernel_log: str | None = None  # what the kernel says of it: a file that grows, "auto" for the kernel's own records
     probe_command: str | None = None  # a second opinion on a silent node: exit code 0 up, 1 certainly down
 
     @property
@@ -271,6 +273,8 @@ _FLAGS: Mapping[str, _Flag] = {
     "--node-patience": _Flag("node_patience_s", _seconds),
     "--on-term": _Flag("on_term", _choice(OnTerm)),
     "--probe-command": _Flag("probe_command", str),
+    "--look-every": _Flag("look_every_s", _seconds),
+    "--kernel-log": _Flag("kernel_log", str),
     "--slurm": _Flag(_SLURM, lambda _: True, takes_value=False),
     "--spares": _Flag("spares", lambda text: _integer(text, 0)),
     "--max-restarts": _Flag("max_restarts", lambda text: _integer(text, 0)),
