@@ -93,7 +93,7 @@ def test_a_frozen_supervisor_finds_its_seat_taken_and_waits_as_a_spare(begin, un
 
 
 def test_a_node_is_told_to_leave_and_the_job_goes_on_without_it(begin, undisturbed):
-    """The leading one, unless the spare node was quicker: it hands the lead over, then its seat, without a lost step."""
+    """The leading one, unless the spare node was quicker: it hands over the lead, then its seat; no step is lost."""
     run = begin("sqlite", "--grace", "120s", again=HOLD + 3)
     wait_until_held(run)
     leader = run.leader()
