@@ -99,6 +99,7 @@ class Coordinator:
 
     def let_go(self) -> None:
         """We lead no longer: every node has to look for somebody else."""
+        self.absences.let_go()
         for attendee in self._attendees.values():
             attendee.part("this coordinator leads no longer")
 
