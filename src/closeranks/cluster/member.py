@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from closeranks import messages
 from closeranks.cluster import aside
 from closeranks.cluster.candidate_link import CandidateLink
@@ -23,7 +25,7 @@ from closeranks.cluster.saving_circle import NodesCircle
 from closeranks.cluster.term_stores import TermStores
 from closeranks.decide import allegiance
 from closeranks.decide.allegiance import Accepted, Allegiance, Order
-from closeranks.decide.protocol import Decision, EndRun, Fact, Isolate, StartGroup, StepDone, StopAsked, Tick
+from closeranks.decide.protocol import Decision, EndRun, Fact, Isolate, Note, StartGroup, StepDone, StopAsked, Tick
 from closeranks.detect.straggler import Step
 from closeranks.events import CoordinatorFollowed, CoordinatorLost, NodeStarted
 from closeranks.nodes import words
@@ -190,8 +192,12 @@ class Member:
         self.circle.seated(word.places)
         if isinstance(word.decision, StartGroup):
             self._closed, self._closed_step = [], -1  # steps of another group say nothing about this one
-        self._parts.carry.stamp = word.stamp
         self._context.carry_out(word.decision)
+
+    def _write_down(self, word: words.Notes) -> None:
+        for seq, event in enumerate(word.events, word.stamp.seq):
+            self._parts.carry.stamp = replace(word.stamp, seq=seq)
+            self._context.carry_out(Note(event=event))
 
     def joined(self, worker: Worker) -> None:
         """A process joined: the leader compares it with those of other nodes."""
@@ -305,6 +311,8 @@ class Member:
                 self._say(self._report())
             case words.Do():
                 self._do(word)
+            case words.Notes():
+                self._write_down(word)
             case words.StopAt():
                 for worker in self._members():
                     worker.send(messages.StopAfter(step=word.step))
