@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from closeranks.decide.controller import initial, step
 from closeranks.decide.protocol import (
     BeginTerm,
-    ConfirmEnd,
     Begun,
+    ConfirmEnd,
     Crash,
     Decision,
     EndAfterStep,

@@ -126,12 +126,12 @@ def training(**more):
 
 def test_a_collective_is_left_out_once_and_only_an_all_reduce_of_its_step(tmp_path):
     striker = striker_for(tmp_path, fault(Kind.SKIP, moment=Moment.COLLECTIVE))
-    call = object()
+    launch = inject.Launch([], lambda _: None)
     striker.at("collective", 3)  # what strikes a collective is carried out where it is launched
-    assert striker.tampered(2, "allreduce", [], call) is call
-    assert striker.tampered(3, "broadcast", [], call) is call
-    assert striker.tampered(3, "allreduce", [], call) is None
-    assert striker.tampered(3, "allreduce", [], call) is call
+    assert striker.tampered(2, "allreduce", launch) is launch
+    assert striker.tampered(3, "broadcast", launch) is launch
+    assert striker.tampered(3, "allreduce", launch) is None
+    assert striker.tampered(3, "allreduce", launch) is launch
 
 
 def test_a_seat_is_given_the_batch_of_the_step_before_once(tmp_path):

@@ -130,7 +130,8 @@ def _lose_metrics() -> None:
     """What this process asks of the kernel for telemetry has no answer from now on; others go on being told."""
     from closeranks.probe import host
 
-    host.available_bytes = host.free_bytes = lambda *_: None
+    for question in ("available_bytes", "free_bytes"):
+        setattr(host, question, lambda *_: None)
 
 
 BLOWS: Final[dict[Kind, Callable[[Fault], None]]] = {
