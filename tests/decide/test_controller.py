@@ -547,6 +547,22 @@ def test_a_seat_whose_state_is_another_one_after_the_last_step_takes_that_of_the
     assert (world.ended.outcome, [e.rung for e in world.events(Decided)]) == ("completed", [Rung.SPARE])
 
 
+@pytest.mark.parametrize("struck", [0, 2])
+def test_a_seat_whose_state_changes_in_a_recovery_is_named_whether_it_gave_the_state_or_not(struck):
+    world = world_of(4, 2, at_step={10: kill(1)})
+    left = [struck]
+
+    def strike(decision):
+        if isinstance(decision, PlanRestore) and decision.receivers and left:
+            world.occupant(left.pop()).corrupt = " flipped"
+
+    world.decision_hook = strike
+    world.run()
+    assert [e.culprits for e in world.events(Diagnosed)] == [(1,), (struck,)]
+    assert (world.ended.outcome, world.events(Decided)[-1].rung) == ("completed", Rung.SPARE)
+    assert {s.digest for s in world.procs.values() if s.seat is not None and s.told_end and s.finished} == {"step 29"}
+
+
 def test_a_member_that_fails_after_it_was_let_leave_ends_the_run_with_its_code():
     world = world_of(2)
     world.decision_hook = lambda d: world.exit(2, code=9) if type(d).__name__ == "LetLeave" else None
