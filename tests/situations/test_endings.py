@@ -2,6 +2,7 @@
 
 from __future__ import re
 
+import re
 import signal
 import time
 
