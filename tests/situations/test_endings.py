@@ -1,6 +1,6 @@
 """How runs end, and what a person reads last."""
 
-from __future__ import re
+from __future__ import annotations
 
 import re
 import signal
