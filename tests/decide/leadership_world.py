@@ -354,6 +354,16 @@ class World:
         node.down_until = self.now + down_s
         self.after(0.0, self.candidate_turn, node, node.candidate)
 
+    def release_lead(self, rank):
+        """The candidate gives the lead up, if it has it: first it stops granting, then it says so."""
+        node = self.nodes[rank]
+        candidate = node.candidate
+        if candidate.state.reign is not None and not candidate.state.writing and candidate.asking == 0:
+            candidate.coordinator = None
+            candidate.state, ballot = le.release(candidate.state, node.clock(self.now))
+            seen = le.Seen(epoch=ballot.epoch, beat=ballot.beat, boot=candidate.state.boot, released=True)
+            self.write(node, candidate, ballot, seen=seen)
+
     def freeze_candidate(self, rank, seconds):
         self.nodes[rank].candidate.frozen_until = self.now + seconds
 

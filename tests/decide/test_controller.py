@@ -752,6 +752,24 @@ def test_mismatched_collectives_that_come_again_stop_the_run():
     assert "mismatched collective after step 9 came again" in world.ended.reason
 
 
+def test_a_mismatch_comes_again_though_the_step_before_it_was_heard_of_too_late_the_first_time():
+    world = world_of(3)
+
+    def mismatch(number):
+        if number == 10:
+            for sim in world.living():
+                sim.closed_step = 10
+            world.steps_done.append(10)
+        if number >= 10:
+            world.going = None
+            world.feed(GroupStuck(detail="collective 7 differs", suspects=(2,)))
+
+    world.step_hook = mismatch
+    world.run()
+    assert [e.rung for e in world.events(Decided)] == [Rung.REGROUP, Rung.STOP]
+    assert "mismatched collective after step 10 came again" in world.ended.reason
+
+
 def test_a_mismatch_that_does_not_come_again_costs_an_attempt():
     def mismatch(world):
         world.going = None

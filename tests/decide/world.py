@@ -91,9 +91,11 @@ class World:
     seed: int = 0
     until: int = 30
     save_every: int = 0  # steps; 0: nothing is saved
+    tells_of_saves: bool = True  # or it does not live to do so
     resumes_at: int | None = None  # step that an earlier run saved
     plain: bool = False
     jitter: float = 0.5
+    end_s: float = 0.03  # from the wish that a process ends to its end
     now_s: float = 100.0
     procs: dict[int, Sim] = field(default_factory=dict)
     facts: list[tuple[Fact, float]] = field(default_factory=list)
@@ -317,11 +319,15 @@ class World:
             sim.closed_step = closed + 1
         self.steps_done.append(closed + 1)
         self.feed(StepDone(step=closed + 1, duration_s=STEP_S, loss=self.loss_of(closed + 1)))
-        if self.save_every and (closed + 2) % self.save_every == 0:
-            self.saved_step = closed + 1
-            self.saves.append(closed + 1)
-            self.feed(StateSaved(step=closed + 1))
+        self._save(closed + 1)
         self.after(STEP_S, lambda: self._train(term))
+
+    def _save(self, step: int) -> None:
+        if self.save_every and (step + 1) % self.save_every == 0:
+            self.saved_step = step
+            self.saves.append(step)
+            if self.tells_of_saves:
+                self.feed(StateSaved(step=step))
 
     def _load(self, members: list[Sim]) -> None:
         """Before they reach their loop, the members of a new group take saved state over."""
@@ -372,7 +378,7 @@ class World:
             self.after(0.03, lambda sim=sim: self._pause(sim, decision.term))
 
     def do_isolate(self, decision: Isolate) -> None:
-        self.after(0.03, lambda: self.kill(decision.proc))
+        self.after(self.end_s, lambda: self.kill(decision.proc))
 
     def do_end_after_step(self, _: EndAfterStep) -> None:
         self.until = min(self.until, max(s.closed_step for s in self.procs.values()) + 3)

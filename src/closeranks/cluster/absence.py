@@ -130,6 +130,12 @@ class Absences:
         """Its workers have ended, and it ends."""
         self._give_up(attendee, f"it left: {reason}" if reason else "it left")
 
+    def prove_ended(self, attendee: Attendee, reason: str) -> None:
+        """Nothing of it acts any more, for this reason."""
+        now_s = time.monotonic()
+        attendee.certain = reason
+        self._judge(attendee, now_s if attendee.gone_s is None else attendee.gone_s, now_s)
+
     def probed(self, witness: Attendee, word: words.Probed) -> None:
         """A node looked for another one."""
         node = self._asked.pop(word.nonce, None)

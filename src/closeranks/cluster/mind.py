@@ -61,8 +61,8 @@ class Mind:
             return Register()
         return moved(found, time.monotonic() - time.time())
 
-    def adopt(self, present: Iterable[Attendee], reason: str) -> tuple[Decision, ...]:
-        """Go on with what is there: the record, and what these nodes reported."""
+    def adopt(self, present: Iterable[Attendee], reason: str, stored_step: int | None = None) -> tuple[Decision, ...]:
+        """Go on with what is there: the record, what these nodes reported, and the newest step in the store."""
         record, reports = self._tenure.record, {a: a.report for a in present if a.report is not None}
         known = Known(
             leader=record.node,
@@ -76,6 +76,7 @@ class Mind:
             nodes=tuple(_known(attendee, report) for attendee, report in reports.items()),
             memo=_newest_memo(reports.values()),
             saved_step=next((r.saved_step for a, r in reports.items() if a.node in record.nodes[:1]), None),
+            stored_step=stored_step,
         )
         self._state, decisions = adopt(self._settings, known, time.monotonic())
         return decisions
@@ -111,13 +112,18 @@ class Mind:
         """Some process of the newest term, to name where none can be."""
         return next((p.proc for p in occupants(self.state).values()), 0)
 
+    @property
+    def knows_of_no_save(self) -> bool:
+        """Whether a group that starts anew would begin with nothing, as far as the controller was told."""
+        return self._state is not None and self._state.saved_step is None
+
     def has_room(self, node: str) -> bool:
         """Whether the seats of this node could be taken over by others."""
         return self._state is not None and replaceable(self._state, node)
 
     def dispensable(self, node: str) -> bool:
         """Whether the job may go on with fewer seats, without this node."""
-        return self._state is not None and fewer_seats(self._state, without=node) > 0
+        return self._state is not None and fewer_seats(self._state, without=(node,)) > 0
 
 
 def _known(attendee: Attendee, report: words.Report) -> KnownNode:
@@ -130,6 +136,7 @@ def _known(attendee: Attendee, report: words.Report) -> KnownNode:
         procs=report.procs,
         ended=report.ended,
         closed_step=report.closed_step,
+        closed_everywhere=report.closed_everywhere,
     )
 
 

@@ -60,6 +60,11 @@ class Progress:
         """The highest step that a seat is known to have opened or to be about to."""
         return max(self._open_steps.values(), default=0)
 
+    @property
+    def closed_step(self) -> int:
+        """The newest step that every seat is known to have closed, -1: none."""
+        return self._steps.done
+
     def steps_within(self, seconds: float) -> int:
         """How many steps the job does in that time, at most."""
         fastest_s = min((s for s in self._durations_s if s > 0), default=seconds)

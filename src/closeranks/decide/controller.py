@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from closeranks.decide import (
     blame,
     convictions,
+    departures,
     endings,
     exits,
     membership,
@@ -34,6 +35,7 @@ from closeranks.decide.protocol import (
     GroupStuck,
     NodeBack,
     NodeJoined,
+    NodeLeaves,
     NodeLost,
     NodeSilent,
     ProcConfirmed,
@@ -242,6 +244,7 @@ def _group_loaded(turn: Turn, fact: GroupLoaded) -> None:
 def _step_done(turn: Turn, fact: StepDone) -> None:
     if endings.step_done(turn, fact):
         recovery.watch_canary(turn, fact)
+        departures.let_go(turn, between_steps=True)
 
 
 def _state_suspected(turn: Turn, fact: StateSuspected) -> None:
@@ -273,6 +276,7 @@ def _stop_asked(turn: Turn, fact: StopAsked) -> None:
 
 def _tick(turn: Turn, _: Tick) -> None:
     recovery.check_deadlines(turn)
+    departures.let_go(turn, between_steps=not turn.state.library)
 
 
 _HANDLERS: dict[type[Fact], Callable[[Turn, Any], None]] = {
@@ -301,5 +305,6 @@ _HANDLERS: dict[type[Fact], Callable[[Turn, Any], None]] = {
     NodeLost: nodes.lost,
     NodeSilent: nodes.silent,
     NodeBack: reports.back,
+    NodeLeaves: departures.asked,
     Tick: _tick,
 }

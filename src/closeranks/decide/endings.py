@@ -47,7 +47,13 @@ def close_incident(turn: Turn, outcome: str, first_step_s: float | None) -> None
     incident = turn.incident()
     lost = 0 if incident.plan_step is None else max(0, incident.done_before - incident.plan_step)
     turn.note(
-        IncidentClosed(incident=incident.number, outcome=outcome, steps_lost=lost, first_step_s=first_step_s),
+        IncidentClosed(
+            incident=incident.number,
+            outcome=outcome,
+            steps_lost=lost,
+            at_least=incident.unsure and incident.rung in FROM_SCRATCH,
+            first_step_s=first_step_s,
+        ),
     )
     helped_in_place = incident.rung is Rung.REGROUP and outcome == "recovered"
     if outcome == "recovered" and turn.state.library:
@@ -74,7 +80,7 @@ def step_done(turn: Turn, fact: StepDone) -> bool:
     state = turn.state
     if fact.step <= state.group.newest_step:
         return False
-    turn.update_group(newest_step=fact.step)
+    turn.update_group(newest_step=fact.step, unsure=False)
     incident = state.incident
     if incident is not None:
         if state.life is not Life.RUNNING or incident.plan_step is None or fact.step <= incident.plan_step:

@@ -67,7 +67,7 @@ def sites(state: State) -> list[Site]:
             exposed=len(failed & set(node.domains.items())),
         )
         for node in state.nodes.values()
-        if not node.silent
+        if node.open
     ]
 
 
@@ -78,10 +78,10 @@ def placements(state: State) -> dict[int, str]:
     return placed if len(placed) == len(homes) else place(homes, there)
 
 
-def replaceable(state: State, node: str) -> bool:
-    """Whether the nodes that can be reached have room for the seats of this one, and for those that wait already."""
-    room = sum(max(0, site.room) for site in sites(state) if site.name != node)
-    held = sum(p.node == node for p in occupants(state).values())
+def replaceable(state: State, *nodes: str) -> bool:
+    """Whether the others that can be reached have room for the seats of these, and for those that wait already."""
+    room = sum(max(0, site.room) for site in sites(state) if site.name not in nodes)
+    held = sum(p.node in nodes for p in occupants(state).values())
     return room >= held + len(empty_seats(state))
 
 
@@ -149,7 +149,7 @@ def layout(state: State) -> tuple[str, ...] | None:
         return ()
     if len(state.places) != seats:  # the first group, or the first smaller one
         needed = -(-seats // state.seats_each)
-        reached = {node.name: node.slots for node in state.nodes.values() if not node.silent}
+        reached = {node.name: node.slots for node in state.nodes.values() if node.open}
         good = {name: slots for name, slots in reached.items() if name not in state.barred}
         return first_layout(seats, good, needed) or first_layout(seats, reached, needed) or None
     placed = placements(state)
@@ -171,7 +171,7 @@ def wanted_spares(state: State) -> dict[str, int]:
     if not state.settings.nodes_needed:
         return {"": each}
     seated = {p.node for p in occupants(state).values()}
-    reached = [node for node in state.nodes.values() if not node.silent and node.name not in state.barred]
+    reached = [node for node in state.nodes.values() if node.open and node.name not in state.barred]
     return {node.name: each if node.name in seated else node.slots for node in reached}
 
 

@@ -269,6 +269,13 @@ class NodeBack(_Value, frozen=True, tag=True):
     ended: tuple[ProcEnded, ...] = ()  # meanwhile
 
 
+class NodeLeaves(_Value, frozen=True, tag=True):
+    """The node was told to leave by this signal, and the job is to go on: its seats have to go elsewhere first."""
+
+    node: str
+    signal: int
+
+
 class Tick(_Value, frozen=True, tag=True):
     """Time passed; sent at least every 0.25 s."""
 
@@ -299,6 +306,7 @@ Fact = (
     | NodeLost
     | NodeSilent
     | NodeBack
+    | NodeLeaves
     | Tick
 )
 
@@ -390,6 +398,12 @@ class EndRun(_Value, frozen=True, tag=True):
     now: bool = False
 
 
+class LetNodeGo(_Value, frozen=True, tag=True):
+    """A node that was told to leave may end its processes and itself: others take its seats. NodeLost follows."""
+
+    node: str
+
+
 class Note(_Value, frozen=True, tag=True):
     """Write this event to the journal; nothing else depends on it."""
 
@@ -408,5 +422,6 @@ Decision = (
     | ConfirmEnd
     | LetLeave
     | EndRun
+    | LetNodeGo
     | Note
 )

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from closeranks.decide import canary, endings, membership, nodes, trouble
 from closeranks.decide.agree import NoDonor, NoMajority, Plan, agree
-from closeranks.decide.diagnosis import Seen, Trouble
+from closeranks.decide.diagnosis import Seen, Trouble, late_steps_counted
 from closeranks.decide.protocol import PlanRestore, StepDone
 from closeranks.decide.state import Life, Proc, Stage, State
 from closeranks.decide.turn import Turn
@@ -61,7 +61,10 @@ def _plan_out(turn: Turn, plan: Plan) -> None:
         detail = f"digest of step {plan.step} differs from the majority's; the seat is outvoted and receives"
         turn.note(ErrorSeen(detector=Seen.DIGEST.value, seat=seat, proc=proc.proc, detail=detail, incident=number))
     if state.incident is not None:
-        turn.update(incident=replace(state.incident, plan_step=plan.step))
+        turn.update(
+            incident=replace(state.incident, plan_step=plan.step),
+            signatures=late_steps_counted(state.signatures, state.incident.done_before, plan.step),
+        )
     turn.note(
         RestorePlanned(
             term=state.group.term,

@@ -130,8 +130,8 @@ def _lose_metrics() -> None:
     """What this process asks of the kernel for telemetry has no answer from now on; others go on being told."""
     from closeranks.probe import host
 
-    for question in ("available_bytes", "free_bytes"):
-        setattr(host, question, lambda *_: None)
+    for asked in ("available_bytes", "free_bytes"):
+        setattr(host, asked, lambda *_: None)
 
 
 BLOWS: Final[dict[Kind, Callable[[Fault], None]]] = {

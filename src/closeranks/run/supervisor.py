@@ -180,6 +180,7 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     births = Births(context, ears, exits)
     if member is not None:
         ears.on_joined, member.saved_step = member.joined, lambda: keeping.saved_step
+        member.refusal = lambda: keeping.refusal
         member.circle.on_step = keeping.closed_everywhere
     watch = Watch(context, exits, orphans, None if member else Doubts(context, bounds_of(context.options)))
     exits.before_release, exits.explain = watch.part, watch.explain

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from closeranks.serve.attempt import HELD_BYTES_MAX, Aside, Attempt
 from closeranks.serve.doubles import Candidate, Case
-from closeranks.serve.fallbacks import DEGRADED, LADDER_PATHS, LocalAnswer
-from closeranks.serve.http.head import Headers, Request, end_to_end, first, request_bytes
+from closeranks.serve.fallbacks import DEGRADED, LADDER_PATHS, WITHOUT, LocalAnswer
+from closeranks.serve.http.head import Headers, Request, end_to_end, first, lines_of, request_bytes
 from closeranks.serve.http.upstream import Cut
 from closeranks.serve.policies.retry_budget import retry_after_s
 from closeranks.serve.race import Race, fault_of
@@ -61,8 +61,8 @@ class Exchange:
             return
         self._request = request
         self._relay, self._keeper, self._kind, self._forwarding = relay, keeper, Kind.RESUME, True
-        headers = [(b"content-type", b"text/event-stream"), (b"x-closeranks-stream", keeper.stream.encode())]
-        self._client.start(200, headers, None)
+        lines = b"content-type: text/event-stream\r\nx-closeranks-stream: %b\r\n" % keeper.stream.encode()
+        self._client.start(_OK, lines, None)
         self.story.status, self.story.first_byte_s = 200, self._gateway.now_s() - self.story.began_s
         self._client.send(backlog)
         if relay.seen.done:
@@ -159,7 +159,10 @@ class Exchange:
         self.story.visits.append(visit)
         self.traffic.begun(visit.began_s, self.ask, visit.replica, kind)
         attempt = Attempt(self, replica, visit, wording, preparing=preparing)
-        attempt.send(self._request, self._gateway.request_headers(self._request, replica, self.ask))
+        lines = self._gateway.request_lines(self._request, replica, self.ask)
+        if self.traffic.dependencies and (without := self.traffic.without(visit.began_s, self.ask, visit.replica)):
+            lines += b"%b: %b\r\n" % (WITHOUT, ", ".join(without).encode())
+        attempt.send(self._request, lines)
         return attempt
 
     def _go_on_with(self, attempt: Attempt) -> None:
@@ -232,6 +235,9 @@ class Exchange:
     def on_head(self, attempt: Attempt) -> None:
         """Status and headers."""
         attempt.heard_s = attempt.replica.heard_s = self._gateway.now_s()
+        if self.traffic.dependencies:
+            report = first(attempt.headers, b"server-timing") or b""
+            self.story.without = self.traffic.depended(attempt.heard_s, self.ask, attempt.visit.replica, report)
         if attempt.status < _ERROR:
             self.traffic.heard(attempt.heard_s, self.ask, attempt.replica.settings.name)
         if self._race is not None and not self._race.on_head(attempt):
@@ -249,14 +255,16 @@ class Exchange:
 
     def _forward(self, attempt: Attempt, length: int | None) -> None:
         self._forwarding = True
-        headers = [*end_to_end(attempt.headers), *self._gateway.response_headers(self.ask, attempt.replica, self._kind)]
+        lines = lines_of(end_to_end(attempt.headers)) if attempt.lines is None else attempt.lines
+        lines += attempt.replica.line
         if self._relay is not None:
-            headers.append((b"x-closeranks-resume", self._relay.exactness.encode()))
-        if self._degraded:
-            headers.append((DEGRADED, self._degraded.encode()))
+            lines += b"x-closeranks-resume: %b\r\n" % self._relay.exactness.encode()
+        if self._degraded or self.story.without:
+            less = [self._degraded, *(f"without-{name}" for name in self.story.without)]
+            lines += b"%b: %b\r\n" % (DEGRADED, ", ".join(filter(None, less)).encode())
         if self._keeper is not None:
-            headers.append((b"x-closeranks-stream", self._keeper.stream.encode()))
-        self._client.start(attempt.status, headers, length)
+            lines += b"x-closeranks-stream: %b\r\n" % self._keeper.stream.encode()
+        self._client.start(attempt.status, lines, length)
         self.story.status, self.story.first_byte_s = attempt.status, self._gateway.now_s() - self.story.began_s
         if self._full:
             attempt.pause()
@@ -287,8 +295,8 @@ class Exchange:
     def _ask_ahead(self, replica: Replica, relay: Relay) -> None:
         question = relay.ahead(replica.settings.engine)
         if question is not None:
-            headers = self._gateway.request_headers(self._request, replica, self.ask)
-            data = request_bytes(b"POST", replica.prefix + question.target, headers, question.body)
+            lines = self._gateway.request_lines(self._request, replica, self.ask)
+            data = request_bytes(b"POST", replica.prefix + question.target, lines, question.body)
             replica.pool.request(data, Aside(relay.prepared_ahead), lambda _: None)
 
     def _tell(self, data: bytes) -> None:
@@ -362,7 +370,8 @@ class Exchange:
             self._answer_locally(safe)
 
     def _give(self, attempt: Attempt, body: bytes) -> None:
-        if attempt.status == _OK and not self._degraded:
+        if attempt.status == _OK and not self._degraded and not self.story.without:
+            self._gateway.quality.compare(self.ask, self._request, body)  # before it is what is remembered
             self._gateway.fallbacks.keep(self._gateway.now_s(), self.ask, self._request, body)
         self._forward(attempt, len(body))
         self._client.send(body)

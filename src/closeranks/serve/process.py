@@ -12,8 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from closeranks.journal import JournalError
 from closeranks.serve.access_log import AccessLog
 from closeranks.serve.admin import Admin
+from closeranks.serve.chronicle import Chronicle
 from closeranks.serve.exercise import Exerciser
 from closeranks.serve.gateway import Gateway
 from closeranks.serve.metrics import Metrics
@@ -57,12 +59,10 @@ async def run(file: Path, settings: Settings, *, own: Own | None, drain_s: float
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
     loop.add_signal_handler(signal.SIGHUP, reload_at_signal)
-    try:
-        port = await gateway.start(reuse_port=own is not None)
-    except OSError as error:
-        say(f"{settings.listen.host}:{settings.listen.port}: {error.strerror}; choose another [listen] port")
+    port = await _begin(gateway, own, say)
+    if port is None:
         return 1
-    prober = Prober(gateway, settings.probe)
+    prober = Prober(gateway)
     exerciser = Exerciser(gateway)
     prober.start()
     exerciser.start()
@@ -79,6 +79,20 @@ async def run(file: Path, settings: Settings, *, own: Own | None, drain_s: float
     if admin is not None:
         admin.close()
     return 0
+
+
+async def _begin(gateway: Gateway, own: Own | None, say: Say) -> int | None:
+    """Open the journal and listen; the port, or None if that is not possible, which is said."""
+    settings = gateway.settings
+    try:
+        if settings.journal:
+            gateway.note = Chronicle(Path(f"{settings.journal}.{own.number}" if own else settings.journal), say).note
+        return await gateway.start(reuse_port=own is not None)
+    except JournalError as error:
+        say(f"{error}; choose another journal")
+    except OSError as error:
+        say(f"{settings.listen.host}:{settings.listen.port}: {error.strerror}; choose another [listen] port")
+    return None
 
 
 async def _admin(

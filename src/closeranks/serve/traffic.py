@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from closeranks.serve.policies.admission import Admission
+from closeranks.serve.policies.avoidance import Asked, Dependencies
 from closeranks.serve.policies.breaker import Ticket
-from closeranks.serve.policies.dependency import Dependency
 from closeranks.serve.policies.fleet import Fleet, Question
 from closeranks.serve.policies.health import Check, Finding
 from closeranks.serve.policies.hedging import Alike, Hedging
@@ -64,6 +64,8 @@ class _Life(msgspec.Struct):
     hedge: Permit | None = None
     tickets: dict[str, Ticket] = {}
     retry_after_s: float | None = None
+    asked: dict[str, Asked] = {}  # of dependencies, by the replica that may ask them
+    less: bool = False  # it was answered without one of them
     beside: frozenset[str] = frozenset()  # replicas that execute it for a comparison
 
 
@@ -87,19 +89,45 @@ class Traffic:
         ]
         self.fleet = Fleet(loads, settings.health, settings.breaker, settings.routing)
         self.budget = RetryBudget(settings.budget, part=part)
-        capacity = part * sum(load.capacity for _, load in loads if not load.standby)
+        self._capacity = part * sum(load.capacity for _, load in loads if not load.standby)
         self.hedging = Hedging(settings.hedging)
         self._engines = {replica.name: replica.engine for replica in settings.replica}
-        self.limiter = Limiter(settings.limiter, capacity)
+        self.limiter = Limiter(settings.limiter, self._capacity)
         tenants = tuple(_part_of(tenant, part) for tenant in settings.tenant)
         self.admission = Admission(settings.admission, tenants, self.limiter.limit)
         self.ladder = Ladder(settings.ladder)
-        self.dependencies = {one.name: Dependency(one) for one in settings.dependency}
+        self.dependencies = Dependencies(settings.dependency)
         self.quarantine = Quarantine(settings.redundancy)
         self._has_premium = any(tenant.premium for tenant in settings.tenant)
         self._lives: dict[int, _Life] = {}
         self._latencies = Durations(SIGNALS_S)
         self._good, self._bad = Tally(SIGNALS_S), Tally(SIGNALS_S)
+
+    def inherit(self, before: Traffic) -> None:
+        """Go on from what ``before`` has learned, wherever that is about something that is still there.
+
+        Replicas at the same address keep their breaker, judgement and work, and stay out if they were taken out; the
+        concurrency limit goes along with their capacity. Everything else is kept if its section is the same. Requests
+        that have begun end with ``before``, on what both share from now on.
+        """
+        was, now = before._settings, self._settings
+        old = {(replica.name, replica.url, replica.tier) for replica in was.replica}
+        stay = [r.name for r in now.replica if (r.name, r.url, r.tier) in old]
+        self.fleet.adopt({name: before.fleet.members[name] for name in stay}, judged=was.probe == now.probe)
+        before.limiter.retune(now.limiter, self._capacity)
+        before.quarantine.retune(now.redundancy, stay)
+        self.limiter, self.quarantine, self._lives = before.limiter, before.quarantine, before._lives
+        self._latencies, self._good, self._bad = before._latencies, before._good, before._bad
+        if was.budget == now.budget:
+            self.budget = before.budget
+        if was.hedging == now.hedging:
+            self.hedging = before.hedging
+        if was.ladder == now.ladder:
+            self.ladder = before.ladder
+        if (was.admission, was.tenant) == (now.admission, now.tenant):
+            self.admission = before.admission
+        self.admission.limit = self.limiter.limit
+        self.dependencies.inherit(before.dependencies.by_name)
 
     # --- the life of a request --------------------------------------------------------------------------------------
 
@@ -137,6 +165,21 @@ class Traffic:
             life.beside |= {replica}
         life.tickets[replica] = self.fleet.begin(now_s, replica, ask.cost)
 
+    def without(self, now_s: float, ask: Ask, replica: str) -> tuple[str, ...]:
+        """The dependencies that this replica is to do without, in the attempt that goes out now."""
+        asked = self._life(now_s, ask).asked[replica] = self.dependencies.ask(now_s)
+        return asked.without
+
+    def depended(self, now_s: float, ask: Ask, replica: str, report: bytes) -> tuple[str, ...]:
+        """Its answer has begun, with this ``Server-Timing``; what it was answered without."""
+        life = self._life(now_s, ask)
+        asked = life.asked.pop(replica, None)
+        if asked is None:
+            return ()
+        self.dependencies.answered(now_s, asked, report)
+        life.less = bool(asked.without)
+        return asked.without
+
     def heard(self, now_s: float, ask: Ask, replica: str) -> None:
         """The replica has begun to answer this request."""
         life = self._life(now_s, ask)
@@ -153,6 +196,8 @@ class Traffic:
     def ended(self, now_s: float, ask: Ask, replica: str, outcome: Outcome, retry_after_s: float | None = None) -> None:
         """An attempt is over; ``retry_after_s`` is what the replica asks for if it is busy."""
         life = self._life(now_s, ask)
+        if replica in life.asked:
+            self.depended(now_s, ask, replica, b"")
         if replica in life.beside:
             life.beside -= {replica}
         else:
@@ -228,6 +273,8 @@ class Traffic:
         self._return_hedge(life)
         for replica, ticket in life.tickets.items():
             self.fleet.end(now_s, replica, ticket, Outcome.GONE, ask.cost)
+        for asked in life.asked.values():
+            self.dependencies.answered(now_s, asked, b"")
         if life.sent:
             self.budget.ended(ask.cost)
         if life.begun:
@@ -288,7 +335,7 @@ class Traffic:
         if life.last is not Outcome.GONE or late:
             (self._bad if failed else self._good).add(now_s)
         if life.course is not None and (life.last is not Outcome.GONE or late):
-            self.ladder.ended(now_s, life.course, None if failed else life.first_byte_s)
+            self.ladder.ended(now_s, life.course, None if failed else life.first_byte_s, less=life.less)
 
     # --- what the checks say ----------------------------------------------------------------------------------------
 
@@ -299,6 +346,11 @@ class Traffic:
             if released:
                 self.fleet.readmit(replica)
         return self.fleet.members[replica].judge.found(now_s, check, finding, detail)
+
+    def readmit(self, replica: str) -> None:
+        """Somebody vouches for it: it is asked again."""
+        self.quarantine.release(replica)
+        self.fleet.readmit(replica)
 
     def distrust(self, replica: str, reason: str) -> None:
         """A vote was against this replica: it is out until its known answers were right again."""
@@ -318,6 +370,20 @@ class Traffic:
         self.budget.give_back(permit)
         return placed.replica
 
+    def compares(self, now_s: float) -> int | None:
+        """The level that is asked what the full service has just answered, to measure it; None: none is."""
+        count, share = len(self.ladder.levels), self._settings.ladder.compare_share
+        if count == 1 or not share or self.ladder.level or self._random.random() >= share:
+            return None
+        level = self._random.randrange(count)
+        if self.ladder.levels[level].settings.kind != "model":
+            return level
+        permit = self.budget.take(now_s, Kind.DOUBLE)
+        if permit is None:
+            return None
+        self.budget.give_back(permit)
+        return level
+
     def probe_allowed(self, now_s: float) -> bool:
         """Whether the budget has room for a request of the gateway's own."""
         permit = self.budget.take(now_s, Kind.PROBE)
@@ -330,13 +396,12 @@ class Traffic:
     def signals(self, now_s: float) -> Signals:
         """What the ladder looks at."""
         good, bad = self._good.total(now_s), self._bad.total(now_s)
-        slowest = [p99_s for one in self.dependencies.values() if (p99_s := one.p99_s(now_s)) is not None]
         wait_s = self.admission.wait_s(now_s, _STANDARD)
         return Signals(
             p99_s=self._latencies.quantile(now_s, _P99),
             error_rate=bad / (good + bad) if good + bad else None,
             queue_s=None if wait_s == NEVER_S else wait_s,
-            dependency_s=max(slowest, default=None),
+            dependency_s=self.dependencies.p99_s(now_s),
         )
 
     def force_level(self, now_s: float, level: int | None) -> Moved | None:

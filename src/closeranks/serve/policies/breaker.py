@@ -97,6 +97,10 @@ class Breaker:
         self._open_s = settings.open_s
         self._closed_s = float("-inf")
 
+    def retune(self, settings: BreakerSettings) -> None:
+        """Other settings from now on; the state, and an opening or a window that has begun, stay as they are."""
+        self._settings = settings
+
     def blocks(self, now_s: float) -> bool:
         """Whether no request may go out, not even as a probe."""
         return self.state is not State.CLOSED and now_s < self._until_s

@@ -60,10 +60,11 @@ class Limiter:
         self._dropped_s = float("-inf")
         self._searching = True  # nothing has spoken against more: the limit grows quickly, as TCP's slow start
 
-    def resize(self, capacity: float) -> None:
-        """Replicas have come or gone: the limit goes along, what was learned of latency stays."""
-        self.limit *= max(1.0, capacity) / self._capacity
-        self._capacity = max(1.0, capacity)
+    def retune(self, settings: LimiterSettings, capacity: float) -> None:
+        """Other settings, or other replicas: the limit goes along, what was learned of latency stays."""
+        wanted = self.limit * max(1.0, capacity) / self._capacity
+        self._settings, self._capacity = settings, max(1.0, capacity)
+        self._set(wanted)
 
     def took(self, now_s: float, latency_s: float, in_flight: float) -> None:
         """A request was answered after ``latency_s``; ``in_flight`` of them were."""
