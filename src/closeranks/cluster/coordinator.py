@@ -395,12 +395,16 @@ class Coordinator:
         return gone is not None and gone.node == attendee.node and attendee.boot in ("", gone.boot)
 
     async def _hear_reports(self) -> None:
-        """From those that hear of a new leader."""
+        """From those that hear of a new leader, and of whom others know: also from nodes that only hold spares."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GATHERING_S):
-                while any(a.report is None for a in self._attendees.values()):
+                while any(a.report is None for a in self._attendees.values()) or not self._all_are_there():
                     self._arrived.clear()
                     await self._arrived.wait()
+
+    def _all_are_there(self) -> bool:
+        reports = [a.report for a in self._attendees.values() if a.report is not None]
+        return self._mind.nodes_known_to(reports) <= self._attendees.keys()
 
     # --- decisions ----------------------------------------------------------------------------------------------
 

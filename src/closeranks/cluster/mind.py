@@ -83,6 +83,12 @@ class Mind:
         self._state, decisions = adopt(self._settings, known, time.monotonic())
         return decisions
 
+    @staticmethod
+    def nodes_known_to(reports: Iterable[words.Report]) -> frozenset[str]:
+        """The nodes that the last coordinator counted with, as far as one of these has heard."""
+        memo = _newest_memo(reports)
+        return frozenset() if memo is None else frozenset(memo.state.nodes)
+
     def step(self, fact: Fact) -> tuple[Decision, ...]:
         """Take one fact."""
         self._state, decisions = controller.step(self.state, fact, time.monotonic())
