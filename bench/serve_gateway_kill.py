@@ -24,7 +24,7 @@ from _serve_sides import Running, closeranks, free_port, wait_for_port
 
 from closeranks.serve.demo.tiny_model import write_tiny_model
 
-LIMIT_S = 30.0
+LIMIT_S = 90.0
 LATEST_S = 0.5  # after every client has had its first tokens
 KEEPS = ("checkpoint", "mirror")
 

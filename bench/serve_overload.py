@@ -23,7 +23,7 @@ from _common import Bench, at_least, at_most
 from _serve_load import PATIENCE_S, Call, Load, Stream
 from _serve_sides import Running, closeranks, free_port
 
-SLOTS, SERVICE_S, QUEUE = 8, 0.2, 8
+SLOTS, SERVICE_S, QUEUE = 8, 0.2, 24
 CAPACITY_PER_S = 2 * SLOTS / SERVICE_S
 WAIT_S, WINDOW_S, SHARE, FLOOR_PER_S = 2.0, 10.0, 0.2, 10.0
 RECOVERED_S = 1.0  # a request that takes longer is none of a service that is well

@@ -16,6 +16,7 @@ from closeranks.events import (
     CoordinatorBegan,
     CoordinatorFollowed,
     Diagnosed,
+    ErrorSeen,
     Event,
     IncidentClosed,
     IncidentOpened,
@@ -93,14 +94,16 @@ def test_a_frozen_supervisor_finds_its_seat_taken_and_waits_as_a_spare(begin, un
 
 def test_the_leading_node_is_told_to_leave_and_the_job_goes_on_without_it(begin, undisturbed):
     """It hands the lead over, then its seat; nobody waits for a lease or a heartbeat that does not come."""
-    run = begin("sqlite", "--on-term", "leave", "--grace", "120s")
+    run = begin("sqlite", "--grace", "120s", again=HOLD + 3)
     wait_until_held(run)
     victim = run.leader()
     assert victim in seated(run)
     (supervisor,) = run.stand.processes(victim, SUPERVISOR)
     os.kill(supervisor, signal.SIGTERM)
-    wait_for(run, lambda: run.leader() != victim)
+    wait_for(run, lambda: any(seen.detector == "left" for seen in events_so_far(run, ErrorSeen)))
     (run.folder.parent / "go").touch()
+    wait_for(run, lambda: any(seen.node == victim for seen in events_so_far(run, NodeGone)))
+    (run.folder.parent / "again").touch()
     wait_for(run, lambda: not run.running())
     evidence = run.finish()
     assert evidence.left == ()

@@ -141,12 +141,10 @@ class Candidate:
 
     def _around(self, now_s: float) -> Around:
         coordinator, tenure = self._coordinator, self._tenure
-        if not self._seeks and coordinator is None:
-            return Around(now_s=now_s, led=True)
         record = None if tenure is None else tenure.record
         ended = record is not None and (self._boot.outlived(record.boot) or self._saw_end(record.boot))
         if coordinator is None:
-            return Around(now_s=now_s, led=self._follows > 0, leader_ended=ended)
+            return Around(now_s=now_s, led=self._follows > 0, leader_ended=ended, retired=not self._seeks)
         absences = coordinator.absences
         return Around(
             now_s=now_s, led=self._follows > 0, heard_s=absences.heard_s(), outnumbered=absences.outnumbered()

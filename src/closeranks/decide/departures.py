@@ -8,9 +8,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from closeranks.decide import endings, membership, sizing
+from closeranks.decide.diagnosis import Seen
 from closeranks.decide.protocol import LetNodeGo, NodeLeaves, StopAsked
+from closeranks.decide.room import room
 from closeranks.decide.state import Life, Node, State
 from closeranks.decide.turn import Turn
+from closeranks.events import ErrorSeen
 
 
 def asked(turn: Turn, fact: NodeLeaves) -> None:
@@ -19,6 +22,8 @@ def asked(turn: Turn, fact: NodeLeaves) -> None:
     if node is None or node.leaving:
         return
     turn.update(nodes={**turn.state.nodes, node.name: replace(node, leaving=fact.signal)})
+    detail = f"{node.name} was told to leave: its seats go elsewhere between two steps"
+    turn.note(ErrorSeen(detector=Seen.LEFT.value, seat=None, proc=None, detail=detail))
     let_go(turn, between_steps=not turn.state.library)  # a script without the library has no steps
 
 
@@ -42,4 +47,4 @@ def _holds_seats(state: State, node: Node) -> bool:
 
 
 def _can_do_without(state: State, names: tuple[str, ...]) -> bool:
-    return membership.replaceable(state, *names) or sizing.fewer_seats(state, without=names) > 0
+    return room(state).replaces(*names) or sizing.fewer_seats(state, without=names) > 0

@@ -86,6 +86,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
 
     now_s: float
     led: bool  # its own supervisor holds a valid grant of a leader (allegiance.led)
+    retired: bool = False  # it seeks the lead no more
     leader_ended: bool = False  # certain: the process that the record names has ended. It was this node's.
     heard_s: float = NEVER_S
     """Of a leader: when it sent the grants that its nodes have acknowledged; the newest by node, of these the oldest.
@@ -260,10 +261,10 @@ def _as_rival(candidacy: Candidacy, around: Around) -> tuple[Candidacy, Choice]:
     else:
         due_s, reason = candidacy.seen_s + _delay_s(candidacy, _FIRST_DELAY_S), "nobody has led yet"
     led = around.led and not (around.leader_ended or seen.released)
-    if now_s >= due_s and not led:
+    if now_s >= due_s and not (led or around.retired):
         candidacy, ballot = _begun(candidacy, candidacy.highest + 1, now_s)
         return candidacy, Contend(ballot=ballot, reason=reason)
-    again_s = _FOREVER_S if led else due_s
+    again_s = _FOREVER_S if led or around.retired else due_s
     if seen.epoch and seen.boot != candidacy.boot:
         return candidacy, Follow(epoch=seen.epoch, again_s=again_s)
     return candidacy, Wait(reason="nobody leads", again_s=again_s)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from closeranks.serve.foreign import decode
 from closeranks.serve.http.head import Request, request_bytes
 from closeranks.serve.http.upstream import Cut
 from closeranks.serve.policies.fleet import Question
@@ -122,7 +123,7 @@ def _prints(candidates: list[Candidate]) -> dict[str, str]:
 def _print(body: bytes) -> str:
     """The fingerprint of an answer; what is none of the API's is compared byte by byte."""
     try:
-        answer: Any = msgspec.json.decode(body)
+        answer: Any = decode(body)
         return fingerprint(answer)
     except (msgspec.DecodeError, AttributeError, TypeError):
         return body.hex()

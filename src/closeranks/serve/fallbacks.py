@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from closeranks.serve.foreign import decode, decoded_object
 from closeranks.serve.http.head import Headers, Request
 from closeranks.serve.policies.answers import AnswerCache, CacheLimits, as_events, key_of, static
 from closeranks.serve.policies.deadline import Clock
@@ -39,7 +40,7 @@ class Fallbacks:
 
     def smaller(self, request: Request, level: LevelSettings) -> Request:
         """The request as it is asked on this level; what is no JSON object is asked as it is."""
-        body = _object(request.body)
+        body = decoded_object(request.body)
         if body is None:
             return request
         return msgspec.structs.replace(request, body=msgspec.json.encode(rewrite(body, level)))
@@ -51,7 +52,7 @@ class Fallbacks:
 
     def at(self, clock: Clock, ask: Ask, request: Request, level: int) -> LocalAnswer | None:
         """The answer of exactly this level; None: it has none, or its replicas have."""
-        settings, body = self._levels[level], _object(request.body)
+        settings, body = self._levels[level], decoded_object(request.body)
         if body is None or not request.path.endswith(b"/completions"):
             return None
         headers: Headers = [(DEGRADED, settings.name.encode())]
@@ -63,11 +64,11 @@ class Fallbacks:
         if kept is None:
             return None
         headers.append((b"age", b"%d" % max(0, int(clock.now_s - kept.at_s))))
-        return _spelled(msgspec.json.decode(kept.body), headers, body)
+        return _spelled(decode(kept.body), headers, body)
 
     def safe(self, clock: Clock, request: Request) -> LocalAnswer | None:
         """What is served when replicas differ and no two agree; None if nothing is declared."""
-        body = _object(request.body)
+        body = decoded_object(request.body)
         if body is None or not self._safe_answer:
             return None
         answer = static(body, request.path, self._safe_answer, int(clock.epoch_s))
@@ -82,7 +83,7 @@ class Fallbacks:
         """Remember a full answer for a cached level, if there is one and the answer is whole."""
         if not self._keeps or ask.stream:
             return
-        body, found = _object(request.body), _object(answer)
+        body, found = decoded_object(request.body), decoded_object(answer)
         if body is not None and found is not None and isinstance(found.get("choices"), list):
             self.cache.put(now_s, key_of(ask.tenant, request.path, body), answer)
 
@@ -94,11 +95,3 @@ def _spelled(answer: dict[str, Any], headers: Headers, body: dict[str, Any]) -> 
     options = body.get("stream_options")
     usage = bool(options.get("include_usage")) if isinstance(options, dict) else False
     return LocalAnswer([(b"content-type", b"text/event-stream"), *headers], b"".join(as_events(answer, usage=usage)))
-
-
-def _object(data: bytes) -> dict[str, Any] | None:
-    try:
-        value = msgspec.json.decode(data)
-    except msgspec.DecodeError:
-        return None
-    return value if isinstance(value, dict) else None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from closeranks.events import ReplicaReadmitted
+from closeranks.serve.foreign import decode
 from closeranks.serve.http.head import Headers, lines_of, request_bytes
 from closeranks.serve.http.upstream import Cut
 from closeranks.serve.policies.health import Check, Finding, Grade
@@ -140,7 +141,7 @@ def _finding(answer: Answered | Unanswered, *, least_bad: int | None) -> tuple[F
 def _text_of(body: bytes) -> str | None:
     """The text of a completion; None if there is none."""
     try:
-        said = msgspec.json.decode(body)
+        said = decode(body)
         text = said["choices"][0]["text"]
     except (msgspec.DecodeError, KeyError, IndexError, TypeError):
         return None

@@ -7,10 +7,9 @@ level is worse by what it differs more.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-
+from closeranks.serve.foreign import decoded_object
 from closeranks.serve.http.head import Request, request_bytes
 from closeranks.serve.policies.difference import difference
 from closeranks.serve.policies.fleet import Question
@@ -75,15 +74,7 @@ class Quality:
             self._note(level, answer, said.body)
 
     def _note(self, level: int, full: bytes, less: bytes) -> None:
-        answers = _object(full), _object(less)
+        answers = decoded_object(full), decoded_object(less)
         measured = None if answers[0] is None or answers[1] is None else difference(answers[0], answers[1])
         if measured is not None:
             self._gateway.traffic.ladder.compared(level, measured)
-
-
-def _object(data: bytes) -> dict[str, Any] | None:
-    try:
-        value = msgspec.json.decode(data)
-    except msgspec.DecodeError:
-        return None
-    return value if isinstance(value, dict) else None

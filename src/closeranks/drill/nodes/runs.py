@@ -34,9 +34,9 @@ class NodesSpec(NamedTuple):
     seats_per_node: int = 1
     authority: str = "sqlite"  # "etcd", "sqlite", "store", or "none": n0 leads and nobody else can
     options: tuple[str, ...] = ()  # further ones of closeranks run
-    save_every: str = ""  # as --save-every; empty: nothing is saved, unless the options say so
     environment: tuple[tuple[str, str], ...] = ()  # beside that of this process
     timeout_s: float = 120.0
+    save_every: str = ""  # as --save-every; empty: nothing is saved, unless the options say so
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -58,6 +58,7 @@ class NodesRun:
         self.stand = stand
         self.folder = folder
         self._jobs = 0
+        self.began_s = 0.0  # the job, for the last time: when it is started anew it has its whole time again
         self._name = ""
         self._token = secrets.token_hex(32)
         self._living: dict[str, _Living] = {}
@@ -79,6 +80,7 @@ class NodesRun:
     def start_job(self) -> None:
         """Start all supervisors: the first time, or anew, to go on from what the last ones saved."""
         self._jobs += 1
+        self.began_s = time.monotonic()
         self._name = f"drill-{secrets.token_hex(4)}"
         if self.spec.authority == "none":
             self._port = free_port()

@@ -45,8 +45,7 @@ class Striker:
         """Start the run, strike it, and wait for its end or its timeout."""
         run = self._run
         run.start()
-        end_s = time.monotonic() + run.spec.timeout_s
-        while time.monotonic() < end_s and (run.running() or self._later):
+        while time.monotonic() < run.began_s + run.spec.timeout_s and (run.running() or self._later):
             self._look(time.monotonic())
             time.sleep(_POLL_S)
         for later in self._later:

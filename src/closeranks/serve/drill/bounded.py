@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("port", type=int)
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--service-s", type=float, default=0.2)
-    parser.add_argument("--queue", type=int, default=8)
+    parser.add_argument("--queue", type=int, default=24)
     asyncio.run(serve(parser.parse_args()))
 
 

@@ -32,7 +32,8 @@ from closeranks.serve.settings import parse
 STORE: Final = "features"
 TIMEOUT_S: Final = 0.75  # of a service's question to its store
 RANK_S: Final = 0.02
-HEAL_S: Final = 30.0  # at most, until the breaker has closed
+_STEP_S: Final = 0.25
+WAIT_S: Final = 30.0  # at most, until the breaker has opened, and until it has closed
 _LINES: Final = lines_of([(b"host", b"drill"), (b"content-type", b"application/json")])
 _BODY: Final = b'{"query":"?","documents":["a","b"]}'
 _GUARD: Final = f"""
@@ -48,7 +49,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How long what lasts, and how many requests come a second."""
 
     usual_s: float = 5.0
-    lost_s: float = 10.0
+    lost_s: float = 10.0  # at least: a breaker that has not opened by then is waited for
     after_s: float = 5.0
     per_s: float = 100.0
     seed: int = 0
@@ -86,7 +87,7 @@ class Store:
 
     def __init__(self, plan: Plan) -> None:
         self._draw = random.Random(plan.seed)  # noqa: S311 - a seed that replays
-        self._slower_s = 2.4 / plan.per_s  # half of the questions are more than the database can take
+        self._slower_s = 6.0 / plan.per_s  # half of the questions are more than the database can take
         self.node_lost = False
         self.in_database = 0
 
@@ -198,10 +199,12 @@ async def play(plan: Plan, *, guarded: bool) -> Played:
         await clients.ask_for(plan.usual_s)
         lost_s, store.node_lost = loop.time(), True
         await clients.ask_for(plan.lost_s)
+        while breakers and not any(one.opened for one in breakers) and loop.time() < lost_s + WAIT_S:
+            await clients.ask_for(_STEP_S)
         healed_s, store.node_lost = loop.time(), False
         opened = any(breaker.opened for breaker in breakers)
-        while any(one.state is not State.CLOSED for one in breakers) and loop.time() < healed_s + HEAL_S:
-            await clients.ask_for(0.25)
+        while any(one.state is not State.CLOSED for one in breakers) and loop.time() < healed_s + WAIT_S:
+            await clients.ask_for(_STEP_S)
         closed, well_s = all(one.state is State.CLOSED for one in breakers), loop.time()
         await clients.ask_for(plan.after_s)
         await clients.settle()

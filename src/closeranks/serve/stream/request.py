@@ -6,6 +6,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from closeranks.serve.foreign import decode
+
 _GUIDES: Final = (
     "grammar",
     "json_schema",
@@ -49,7 +51,7 @@ def parse(target: bytes, raw: bytes) -> StreamRequest | None:
     if not path.endswith(b"/completions"):
         return None
     try:
-        body = msgspec.json.decode(raw)
+        body = decode(raw)
     except msgspec.DecodeError:
         return None
     if not isinstance(body, dict) or body.get("stream") is not True:
