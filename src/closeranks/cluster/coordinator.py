@@ -57,8 +57,10 @@ _GATHERING_S: Final = 1.5  # nodes that hear of a new leader have reported by th
 _RECORD_END_S: Final = 3.0
 _FEW_NODES: Final = 64
 _BEAT_S, _BEAT_OF_MANY_S = 0.25, 1.0
+_LOOK_BEATS: Final = 0.4  # from one look at the vitals to the next: they change with the beats
 _STOP_AHEAD_S: Final = 1.0  # a step so far ahead is not closed anywhere when the nodes hear of it
 _STEPS_IN_FLIGHT: Final = 2
+_NOTES_MAX: Final = 4096  # in one word: far below what a frame may hold
 
 
 class Coordinator:
@@ -82,8 +84,9 @@ class Coordinator:
         self._decisions: asyncio.Queue[Decision] = asyncio.Queue()
         self._losses: asyncio.Queue[NodeLost] = asyncio.Queue()
         self._early: list[Fact] = []  # facts that came before the controller was whole
-        self._stamps = itertools.count()
-        self._unheard: list[words.Do] = []  # notes that no node was there to write down
+        self._notes: list[AnyEvent] = []  # that are not told yet
+        self._noted = 0  # events so far
+        self._unheard: list[words.Notes] = []  # those that no node was there to write down
         self._over = asyncio.Event()
         self._arrived = asyncio.Event()  # a node reported before the controller was whole
         self._ending: EndRun | None = None
@@ -104,6 +107,7 @@ class Coordinator:
 
     def let_go(self) -> None:
         """We lead no longer: every node has to look for somebody else."""
+        self.absences.let_go()
         for attendee in self._attendees.values():
             attendee.part("this coordinator leads no longer")
 
@@ -148,8 +152,7 @@ class Coordinator:
         attendee.boot, attendee.introduction, attendee.connection = word.boot, word, connection
         attendee.report = None
         self._attendees[word.node] = attendee
-        many = max(len(self._attendees), self._options.nnodes) > _FEW_NODES
-        beat_s = _BEAT_OF_MANY_S if many else _BEAT_S
+        beat_s = self._beat_s()
         self.absences.heard(attendee, beat_s)
         leader, record = self._identity.node, self._tenure.record
         connection.send(
@@ -159,6 +162,10 @@ class Coordinator:
         for note in unheard:
             connection.send(note)
         return attendee
+
+    def _beat_s(self) -> float:
+        many = max(len(self._attendees), self._options.nnodes) > _FEW_NODES
+        return _BEAT_OF_MANY_S if many else _BEAT_S
 
     def _hear(self, attendee: Attendee, word: words.FromNode) -> None:
         match word:
@@ -475,21 +482,30 @@ class Coordinator:
     # --- telling ------------------------------------------------------------------------------------------------
 
     def _note(self, *events: AnyEvent) -> None:
-        notes = [words.Do(decision=Note(event=event), stamp=self._stamp()) for event in events]
-        if any(attendee.connection is not None for attendee in self._attendees.values()):
-            self._tell_all(*notes)
-        else:
-            self._unheard.extend(notes)
+        """Soon: when a job starts every node that comes is noted on all that are there, hundreds in a moment."""
+        if events and not self._notes:
+            asyncio.get_running_loop().call_soon(self._tell_all)
+        self._notes.extend(events)
 
-    def _stamp(self) -> Stamp:
-        seq = next(self._stamps)
-        return Stamp(epoch=self._epoch, seq=seq, node=self._identity.node, at_mono_s=time.monotonic())
+    def _take_notes(self) -> tuple[words.Notes, ...]:
+        events, self._notes = tuple(self._notes), []
+        return tuple(self._stamped(events[first : first + _NOTES_MAX]) for first in range(0, len(events), _NOTES_MAX))
+
+    def _stamped(self, events: tuple[AnyEvent, ...]) -> words.Notes:
+        seq, self._noted = self._noted, self._noted + len(events)
+        stamp = Stamp(epoch=self._epoch, seq=seq, node=self._identity.node, at_mono_s=time.monotonic())
+        return words.Notes(events=events, stamp=stamp)
 
     def _tell_all(self, *several: words.FromCoordinator) -> None:
-        """Encoded once and sent at once: a term of a large job has a note for every seat, and all nodes hear them."""
-        frames = b"".join(map(encode, several))
-        for attendee in self._attendees.values():
-            attendee.send_frames(frames)
+        """Encoded once and sent at once to all nodes, behind what was noted before."""
+        notes = self._take_notes()
+        if not any(attendee.connection is not None for attendee in self._attendees.values()):
+            self._unheard.extend(notes)
+            return
+        frames = b"".join(map(encode, (*notes, *several)))
+        if frames:
+            for attendee in self._attendees.values():
+                attendee.send_frames(frames)
 
     def _domains_of(self, node: str) -> Mapping[str, str]:
         attendee = self._attendees.get(node)
@@ -503,7 +519,7 @@ class Coordinator:
     # --- the regular look ---------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        next_tick_s, last_s = 0.0, time.monotonic()
+        next_tick_s, next_look_s, last_s = 0.0, 0.0, time.monotonic()
         ending_s: float | None = None
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -514,13 +530,13 @@ class Coordinator:
                 if now_s > ending_s or not any(a.connection is not None for a in self._attendees.values()):
                     self._over.set()
                 continue
-            if not self._mind.whole:
-                self.absences.look(now_s, late_s)
-                continue
             self.absences.look(now_s, late_s)
-            self._feed_all(self._progress.look(self.absences.present()))
-            for event in self._progress.take_notes():
-                self._note(event)
+            if not self._mind.whole:
+                continue
+            if now_s >= next_look_s:
+                next_look_s = now_s + self._beat_s() * _LOOK_BEATS - _LOOK_S / 2  # not later for want of a moment
+                self._feed_all(self._progress.look(self.absences.present()))
+                self._note(*self._progress.take_notes())
             if now_s >= next_tick_s:
                 next_tick_s = now_s + _TICK_S
                 self._feed(Tick())

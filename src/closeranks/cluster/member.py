@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from closeranks import messages
 from closeranks.cluster import aside
 from closeranks.cluster.candidate_link import CandidateLink
@@ -31,6 +33,7 @@ from closeranks.decide.protocol import (
     Isolate,
     LetNodeGo,
     NodeLeaves,
+    Note,
     StartGroup,
     StepDone,
     StopAsked,
@@ -229,13 +232,14 @@ class Member:
         self._known.told(word.decision)
         self.circle.seated(word.places)
         if isinstance(word.decision, StartGroup):
-            self._closed, self._closed_step, self._closed_everywhere = (
-                [],
-                -1,
-                -1,
-            )  # steps of another group say nothing about this one
-        self._parts.carry.stamp = word.stamp
+            # Steps of another group say nothing about this one.
+            self._closed, self._closed_step, self._closed_everywhere = [], -1, -1
         self._context.carry_out(word.decision)
+
+    def _write_down(self, word: words.Notes) -> None:
+        for seq, event in enumerate(word.events, word.stamp.seq):
+            self._parts.carry.stamp = replace(word.stamp, seq=seq)
+            self._context.carry_out(Note(event=event))
 
     def joined(self, worker: Worker) -> None:
         """A process joined: the leader compares it with those of other nodes."""
@@ -352,6 +356,8 @@ class Member:
                 self._say(self._report())
             case words.Do():
                 self._do(word)
+            case words.Notes():
+                self._write_down(word)
             case words.StopAt():
                 for worker in self._members():
                     worker.send(messages.StopAfter(step=word.step))

@@ -13,10 +13,11 @@ from closeranks.cluster.attendance import Attendee
 from closeranks.cluster.tenure import PROCS_AHEAD, Tenure
 from closeranks.decide import controller
 from closeranks.decide.adoption import Known, KnownNode, adopt
-from closeranks.decide.membership import occupants, replaceable
+from closeranks.decide.membership import occupants
 from closeranks.decide.memo import Memo, decode, encode, memo_of, worth_sending
 from closeranks.decide.protocol import BeginTerm, Begun, Decision, Fact, StartGroup
 from closeranks.decide.quarantine import Register, moved
+from closeranks.decide.room import Room, room
 from closeranks.decide.sizing import fewer_seats
 from closeranks.decide.state import State
 from closeranks.nodes import words
@@ -35,6 +36,7 @@ class Mind:
         self._state: State | None = None
         self._memo: Memo | None = None  # the newest that was sent
         self._memos = 0
+        self._room: tuple[State, Room] | None = None  # of the state that it was worked out for
 
     @property
     def whole(self) -> bool:
@@ -124,8 +126,16 @@ class Mind:
         return self._state is not None and self._state.saved_step is None
 
     def has_room(self, node: str) -> bool:
-        """Whether the seats of this node could be taken over by others."""
-        return self._state is not None and replaceable(self._state, node)
+        """Whether the seats of this node could be taken over by others.
+
+        Asked ten times a second for every silent node: the answer for all of them stands as long as the state does.
+        """
+        state = self._state
+        if state is None:
+            return False
+        if self._room is None or self._room[0] is not state:
+            self._room = (state, room(state))
+        return self._room[1].replaces(node)
 
     def dispensable(self, node: str) -> bool:
         """Whether the job may go on with fewer seats, without this node."""

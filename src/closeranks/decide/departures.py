@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from closeranks.decide import endings, membership, sizing
 from closeranks.decide.diagnosis import Seen
 from closeranks.decide.protocol import LetNodeGo, NodeLeaves, StopAsked
+from closeranks.decide.room import room
 from closeranks.decide.state import Life, Node, State
 from closeranks.decide.turn import Turn
 from closeranks.events import ErrorSeen
@@ -46,4 +47,4 @@ def _holds_seats(state: State, node: Node) -> bool:
 
 
 def _can_do_without(state: State, names: tuple[str, ...]) -> bool:
-    return membership.replaceable(state, *names) or sizing.fewer_seats(state, without=names) > 0
+    return room(state).replaces(*names) or sizing.fewer_seats(state, without=names) > 0

@@ -78,13 +78,6 @@ def placements(state: State) -> dict[int, str]:
     return placed if len(placed) == len(homes) else place(homes, there)
 
 
-def replaceable(state: State, *nodes: str) -> bool:
-    """Whether the others that can be reached have room for the seats of these, and for those that wait already."""
-    room = sum(max(0, site.room) for site in sites(state) if site.name not in nodes)
-    held = sum(p.node in nodes for p in occupants(state).values())
-    return room >= held + len(empty_seats(state))
-
-
 def served(state: State, placed: Mapping[int, str]) -> int:
     """How many of these seats would be taken by a spare that waits on their node."""
     waiting = Counter(p.node for p in spares(state))

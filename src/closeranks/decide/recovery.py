@@ -8,8 +8,9 @@ from closeranks.decide import canary, endings, membership, nodes, trouble
 from closeranks.decide.agree import NoDonor, NoMajority, Plan, agree
 from closeranks.decide.diagnosis import Seen, Trouble, late_steps_counted
 from closeranks.decide.protocol import PlanRestore, StepDone
-from closeranks.decide.state import Life, Proc, Stage
+from closeranks.decide.state import Life, Proc, Stage, State
 from closeranks.decide.turn import Turn
+from closeranks.detect.corruption import vote
 from closeranks.events import (
     CanaryPassed,
     CorruptionCleared,
@@ -92,11 +93,31 @@ def go_on_when_restored(turn: Turn) -> None:
     if astray:
         detail = f"seats {astray} restored another step than the planned {state.group.plan_step}"
         trouble.meet(turn, Trouble(seen=Seen.DIGEST, detail=detail))
+    elif changed := _changed(state):
+        stuck = tuple(members[seat] for seat in changed)
+        detail = f"the state of seats {list(changed)} is another one after the recovery than when it began"
+        trouble.meet(turn, Trouble(seen=Seen.OUTVOTED, detail=detail, seats=changed), stuck=stuck)
     elif state.group.looped and len({p.digest for p in members.values()}) > 1:
         digests = ", ".join(f"seat {seat}: {p.digest[:12]}" for seat, p in members.items())
         trouble.meet(turn, Trouble(seen=Seen.DIGEST, detail=f"digests differ after the transfer ({digests})"))
     else:
         membership.go_on(turn)
+
+
+def _changed(state: State) -> tuple[int, ...]:
+    """Seats whose state should have stayed, and did not: one of them may have given it to others meanwhile."""
+    if not state.group.looped:
+        return ()
+    kept = {
+        seat: p.brought.digest
+        for seat, p in membership.occupants(state).items()
+        if p.holds_state and p.brought is not None and p.brought.closed_step == state.group.plan_step
+    }
+    if not kept:
+        return ()
+    agreed = vote(kept).digest
+    found = membership.occupants(state)
+    return tuple(seat for seat, digest in kept.items() if digest == agreed and found[seat].digest != agreed)
 
 
 # --- after it ---------------------------------------------------------------------------------------------------

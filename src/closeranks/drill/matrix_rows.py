@@ -104,7 +104,7 @@ _BROKEN_DISK: Final = replace(_CRASHED, faults=("storage error",))
 _UNSAVED: Final = Expected(said=("No space left",), detect_s=_SAVED_S, culprit=False, exit_codes=(0, 74))
 # What a repeated call overcomes leaves nothing to tell.
 _UNWRITTEN: Final = replace(_UNSAVED, said=("Input/output error",), maskable=True)
-_TORN: Final = replace(_UNSAVED, said=("truncated", "expected", "digest"))
+_TORN: Final = replace(_UNSAVED, said=("truncated", "expected", "digest"), maskable=True)
 _NO_ROOM: Final = replace(_CRASHED, faults=("shared memory full",))
 _CLOCK: Final = Expected(said=("clock",), detect_s=_LOOKED_S, culprit=False)
 _METRICS: Final = Expected(said=("missing",), detect_s=_MISSED_S, culprit=False)

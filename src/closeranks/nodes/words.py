@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from closeranks.decide.protocol import Decision, Fact, KnownProc, ProcEnded
-from closeranks.events import Stamp
+from closeranks.events import AnyEvent, Stamp
 from closeranks.signs import Reading
 
 
@@ -211,7 +211,13 @@ class Do(_Word, frozen=True, tag=True):
     decision: Decision
     store: Address | None = None  # where the members of StartGroup and BeginTerm meet
     places: tuple[str, ...] = ()  # and their nodes, by seat
-    stamp: Stamp | None = None  # of a Note
+
+
+class Notes(_Word, frozen=True, tag=True):
+    """Write these down, in their order: a term of a large job has one for every seat."""
+
+    events: tuple[AnyEvent, ...]
+    stamp: Stamp  # of the first; the sequence numbers of the others follow on it
 
 
 class OpenStore(_Word, frozen=True, tag=True):
@@ -290,6 +296,7 @@ FromCoordinator = (
     | ReportAgain
     | Granted
     | Do
+    | Notes
     | StopAt
     | OpenStore
     | Reach

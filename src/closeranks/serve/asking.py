@@ -129,7 +129,7 @@ class Asker:
         return digest(tenant.encode(), named) if named else ""
 
 
-def _read(request: Request, decoder: msgspec.json.Decoder[_Body]) -> _Body:
+def _read(request: Request, decoder: msgspec.json.Decoder[_Body] | msgspec.json.Decoder[_Conversation]) -> _Body:
     """What the body says, if it is an object of the API; anything else says nothing."""
     if request.method != b"POST" or not request.body.startswith((b"{", b" ", b"\n", b"\t")):
         return _NO_BODY

@@ -18,6 +18,7 @@ import msgspec
 from closeranks.events import AnyEvent, ReplicaQuarantined, ReplicaReadmitted
 from closeranks.serve.asking import IDEMPOTENCY, Asker, BadPriority
 from closeranks.serve.doubles import Doubles
+from closeranks.serve.entrance import Entrance
 from closeranks.serve.exchange import Exchange
 from closeranks.serve.fallbacks import Fallbacks
 from closeranks.serve.http.head import Headers, Request, end_to_end, lines_of
@@ -96,7 +97,7 @@ class Gateway:
         self.at = self._wheel.at  # calls something at a moment
         self._numbers = itertools.count(1)
         self._name = secrets.token_hex(8).encode()  # no other process numbers requests under it
-        self._waiting: dict[int, Exchange] = {}
+        self._waiting: dict[int, Entrance] = {}
         self._open: set[Exchange] = set()
         self._idle = asyncio.Event()
         self._server: asyncio.Server | None = None
@@ -282,9 +283,9 @@ class Gateway:
             visits=[],
         )
 
-    def wait(self, exchange: Exchange) -> None:
-        """The exchange waits for its admission."""
-        self._waiting[exchange.ask.number] = exchange
+    def wait(self, entrance: Entrance) -> None:
+        """The request waits for its admission."""
+        self._waiting[entrance.ask.number] = entrance
 
     def over(self, exchange: Exchange) -> None:
         """The exchange has ended; others may begin."""

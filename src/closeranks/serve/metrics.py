@@ -17,7 +17,7 @@ from closeranks.serve.story import Story
 from closeranks.serve.words import Kind, Outcome
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-_BOUNDS: Final = [floatToGoString(bound) for bound in (*_SECONDS, float("inf"))]
+_BOUNDS: Final[list[str]] = [floatToGoString(bound) for bound in (*_SECONDS, float("inf"))]  # type: ignore[no-untyped-call]
 _WHOLE, _PART, _NOTHING = "whole", "part", "nothing"
 
 
@@ -107,7 +107,9 @@ class Metrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """See Collector."""
-        rows = {(str(status), how, str(level)): row.count for (status, how, level), row in self._rows.items()}
+        rows: dict[tuple[str, ...], int] = {
+            (str(status), how, str(level)): row.count for (status, how, level), row in self._rows.items()
+        }
         about = "Requests by status and by how much of the answer arrived."
         yield self._counted("requests", about, ["status", "arrived", "level"], rows)
         yield self._counted("shed", "Requests that were turned away early, by status.", ["status"], self._shed)

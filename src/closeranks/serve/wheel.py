@@ -62,8 +62,7 @@ class Wheel:
         if step is None:
             step = self._steps[number] = set()
             heappush(self._numbers, number)
-            if self._armed is None or number < self._armed:
-                self._arm(number)
+            self._arm(number)
         return Due(when_s, do, step)
 
     def close(self) -> None:
@@ -73,11 +72,14 @@ class Wheel:
         self._steps.clear()
         self._numbers.clear()
 
-    def _arm(self, number: int | None) -> None:
+    def _arm(self, number: int) -> None:
+        """See to it that this step comes, if none before it will."""
+        if self._armed is not None and number >= self._armed:
+            return
         if self._timer is not None:
             self._timer.cancel()
         self._armed = number
-        self._timer = None if number is None else self._loop.call_at(number * STEP_S, self._turn)
+        self._timer = self._loop.call_at(number * STEP_S, self._turn)
 
     def _turn(self) -> None:
         self._armed = self._timer = None
@@ -87,7 +89,7 @@ class Wheel:
             step = steps.pop(heappop(numbers))
             while step:
                 self._do(step.pop())
-        if numbers and (self._armed is None or numbers[0] < self._armed):
+        if numbers:
             self._arm(numbers[0])
 
     def _do(self, due: Due) -> None:
