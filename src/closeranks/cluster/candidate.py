@@ -143,9 +143,8 @@ class Candidate:
     def _around(self, now_s: float) -> Around:
         coordinator, tenure = self._coordinator, self._tenure
         record = None if tenure is None else tenure.record
-        ended = record is not None and (
-            self._boot.outlived(record.boot) or self._vigil.saw_end(record.boot) is not None
-        )
+        boot = "" if record is None else record.boot
+        ended = self._boot.outlived(boot) or self._vigil.saw_end(boot) is not None
         if coordinator is None:
             return Around(now_s=now_s, led=self._follows > 0, leader_ended=ended, retired=not self._seeks)
         absences = coordinator.absences
