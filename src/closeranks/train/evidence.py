@@ -38,6 +38,7 @@ class Row(NamedTuple):
     state: int
     loss: int
     loss_before: int  # of the attempt before, if that one's row left before it was known
+    batch: int
     every: int  # the interval of state digests that this seat can afford; 0: it took none
     reductions: int  # of gradients in this attempt
 
@@ -139,6 +140,7 @@ def evidence_of(row: Row) -> Evidence:
         reduced=row.reduced,
         state=row.state,
         loss=loss if math.isfinite(loss) else None,
+        batch=row.batch,
     )
 
 

@@ -10,7 +10,7 @@ import hashlib
 import math
 import struct
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import torch
@@ -25,6 +25,7 @@ from closeranks.train.digest import word_sum
 from closeranks.train.evidence import Exchange, Row, evidence_of, norm_of, real_of, told, word_of
 from closeranks.train.poison import AttemptHeld
 from closeranks.train.protected import whole
+from closeranks.train.tree import tensors_in
 from closeranks.train.untyped import c10d
 from closeranks.vitals import Field
 
@@ -52,6 +53,7 @@ class HeldAttempts:
         self._exchange = Exchange(job.world)
         self._watching = False
         self._attempt = 0
+        self._batch = 0
         self._norms: list[torch.Tensor] = []
         self._sums: list[int] = []
         self._partial: set[int] = set()  # addresses of sums over some of the seats
@@ -59,6 +61,11 @@ class HeldAttempts:
         self._to_tell: messages.Ruled | None = None  # once the step is closed
         self._settled_ns = 0
         self._every = 0  # what the last digest of the state allows
+
+    @property
+    def compares_state(self) -> bool:
+        """Whether the state of all seats has been compared, and has to be equal."""
+        return bool(self._memory.replicated)
 
     # --- during the attempt ------------------------------------------------------------------------------------
 
@@ -73,6 +80,11 @@ class HeldAttempts:
         self._partial.clear()
         self._exchange.open()
         self._to_tell = None
+
+    def take(self, batch: Any) -> None:
+        """This seat trains on ``batch`` in the attempt that was opened."""
+        tensors = list(tensors_in(batch)) if self._watching else []
+        self._batch = word_sum(tensors) if tensors else 0
 
     def show(self, gradients: torch.Tensor, partial: torch.Tensor | None = None) -> None:
         """Gradients of this seat are about to be reduced; into ``partial``, if they are reduced further after that."""
@@ -178,6 +190,7 @@ class HeldAttempts:
             state=0,
             loss=_NO_LOSS,
             loss_before=self._loss_before,
+            batch=self._batch,
             every=0,
             reductions=len(self._norms),
         )
