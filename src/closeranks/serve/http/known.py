@@ -53,13 +53,15 @@ class KnownHeads(Generic[Meaning]):
                 return meaning, b"" if digits == learned else digits, body_at
         return None
 
-    def learn(self, data: bytes, body_bytes: int, meaning: Meaning) -> bool:
-        """The parser has read exactly one message in ``data``, with a body of so many bytes; whether it is kept.
+    @property
+    def hopeless(self) -> bool:
+        """Whether no head on this connection is like another one: then learning them only takes time."""
+        return self._vain > VAIN_MAX
 
-        A connection on which no head is like another one is not worth the time after a while.
-        """
+    def learn(self, data: bytes, body_bytes: int, meaning: Meaning) -> bool:
+        """The parser has read exactly one message in ``data``, with a body of so many bytes; whether it is kept."""
         body_at = data.find(_END) + len(_END)
-        if body_at + body_bytes != len(data) or self._vain > VAIN_MAX:
+        if body_at + body_bytes != len(data) or self.hopeless:
             return False
         match = _LENGTH.search(data, 0, body_at)
         if match is None and body_bytes:
