@@ -237,7 +237,8 @@ class Exchange(Entrance):
             self._answer_locally(safe)
 
     def _give_kept(self, attempt: Attempt, body: bytes) -> None:
-        if attempt.status == _OK and not self._degraded and not self.story.without:
+        in_full = attempt.status == _OK and not self._degraded and not self.story.without
+        if in_full and len(self.traffic.ladder.levels) > 1:
             self._gateway.quality.compare(self.ask, self._request, body)  # before it is what is remembered
             self._gateway.fallbacks.keep(self._gateway.now_s(), self.ask, self._request, body)
         self._give(attempt, body)
