@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.serve.test_fuzz import HEAD, POINTS, QUICK, Desk, Listener, NoPool, Wire, cut
 
-from closeranks.serve.http.known import HEADS_MAX, VAIN_MAX, KnownHeads
+from closeranks.serve.http.known import HEAD_BYTES_MAX, HEADS_MAX, VAIN_MAX, KnownHeads
 from closeranks.serve.http.server import ClientConnection
 from closeranks.serve.http.upstream import UpstreamConnection
 
@@ -131,4 +131,5 @@ def test_a_connection_whose_heads_are_all_different_is_no_longer_learned_from():
     for number in range(VAIN_MAX + 1):
         known.learn(post_ % number, 1, number)
     assert not known.learn(post_ % 999, 1, 999)
+    assert not KnownHeads().learn(post_.replace(b"%d", b"x" * HEAD_BYTES_MAX), 1, 0)
     assert len(known._forms) <= HEADS_MAX
