@@ -145,7 +145,8 @@ class Exchange(Entrance):
             self._begin_to_forward(attempt, None)
             return
         self.relay = self._keeper = None
-        length = first(attempt.headers, b"content-length")
+        # Where its lines are known the whole answer came in one reading.
+        length = first(attempt.headers, b"content-length") if attempt.lines is None else None
         if length is not None and int(length) > HELD_BYTES_MAX:
             self._begin_to_forward(attempt, int(length))
 
