@@ -18,7 +18,7 @@ from closeranks.serve.relay import Finished, NoResume, Prepare, Relay
 from closeranks.serve.silence import Watch
 from closeranks.serve.story import Visit
 from closeranks.serve.wheel import Due
-from closeranks.serve.words import Again, Ask, Enough, Kind, Nowhere, Outcome, Placed
+from closeranks.serve.words import Again, Ask, Enough, Kind, Nowhere, Outcome
 
 if TYPE_CHECKING:
     from closeranks.serve.gateway import Gateway, Replica
@@ -46,11 +46,11 @@ class Exchange(Entrance):
     # --- attempts -----------------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        match self.traffic.place(self._gateway.now_s(), self.ask, tuple(self._tried)):
-            case Nowhere() as nowhere:
-                self._give_up(nowhere.status, nowhere.reason, nowhere.retry_after_s)
-            case Placed() as placed:
-                self._send(self._replicas[placed.replica])
+        placed = self.traffic.place(self._gateway.now_s(), self.ask, tuple(self._tried))
+        if isinstance(placed, Nowhere):
+            self._give_up(placed.status, placed.reason, placed.retry_after_s)
+        else:
+            self._send(self._replicas[placed.replica])
 
     def _send(self, replica: Replica) -> None:
         relay, wording, preparing = self.relay, (self._request.target, self._request.body), False
