@@ -127,8 +127,8 @@ class Progress:
         places = self._seated()
         totals_s = self._signs.sections(self._places)
         for one in done:
-            part = self._closed.pop(one.step, None)
-            if part is not None:
+            if one.step in self._closed:
+                part = self._closed.pop(one.step)
                 step = Step(own_s=part.own_s, totals_s=totals_s, period_s=part.period_s)
                 self._notes += self.stragglers.closed(one.step, step, places)
         self._closed = {number: part for number, part in self._closed.items() if number > done[-1].step}
