@@ -9,28 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from closeranks.plan.answer import Answer, Range
+    from closeranks.plan.answer import Answer
     from closeranks.plan.cluster import Cluster
     from closeranks.plan.published import Example
 
 BAD_INPUT = 2
-_FILE_WIDTH = 120
-
-
-def _seconds(seconds: float) -> str:
-    if seconds == float("inf"):
-        return "no upper bound"
-    if seconds < 120:  # noqa: PLR2004 - two minutes
-        return f"{seconds:.1f} s"
-    if seconds < 7_200:  # noqa: PLR2004 - two hours
-        return f"{seconds / 60:.1f} min"
-    return f"{seconds / 3600:.2f} h"
-
-
-def _interval(low: str, high: str, measured: Range) -> str:
-    return "" if measured.low == measured.high else f" [dim]({low} .. {high})[/]"
 
 
 def _merge(raw: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
@@ -80,149 +63,15 @@ def _of_reliability(path: Path, unit_gpus: int) -> tuple[dict[str, Any], list[di
     return measured, parts, [] if fitted.process.one_process else [fitted.process.verdict]
 
 
-def _short(seconds: float) -> str:
-    """Return a time in at most five characters, for an axis."""
-    if seconds < 100:  # noqa: PLR2004 - two digits
-        return f"{seconds:.0f}s"
-    if seconds < 6_000:  # noqa: PLR2004 - two digits
-        return f"{seconds / 60:.0f}m"
-    return f"{seconds / 3600:.1f}h"
-
-
-def _curve(answer: Answer) -> str:
-    """Draw the U in eight rows of text over its interval axis."""
-    rows, points = 8, answer.save.curve
-    top, low = max(point.waste for point in points), min(point.waste for point in points)
-    heights = [round((point.waste - low) / ((top - low) or 1) * (rows - 1)) for point in points]
-    lines = []
-    for row in range(rows - 1, -1, -1):
-        label = f"{low + (top - low) * row / (rows - 1):6.1%} "
-        lines.append((label + "".join("  *  " if height == row else "     " for height in heights)).rstrip())
-    lines.append("       " + "".join(f"{_short(point.interval_s):^5}" for point in points).rstrip())
-    return "\n".join(lines)
-
-
-def _show_failures(console: Console, answer: Answer) -> None:
-    from rich.table import Table
-
-    failures, mtbf = answer.failures, answer.failures.mtbf_h
-    console.print(
-        f"[bold]{answer.accelerators:,} accelerators on {answer.nodes:,} nodes fail every {mtbf.value:.3f} h[/]"
-        + _interval(f"{mtbf.low:.3f}", f"{mtbf.high:.3f} h", mtbf)
-        + f", {failures.per_day.value:.2f} a day, {7 * failures.per_day.value:.1f} a week [dim]({failures.basis})[/]"
-    )
-    table = Table(title="What fails", title_justify="left")
-    for name in ("part", "count", "failures a day", "share"):
-        table.add_column(name, justify="left" if name == "part" else "right")
-    for part in failures.parts:
-        table.add_row(part.name, f"{part.count:,.0f}", f"{24 * part.failures_per_h:.3f}", f"{part.share:.1%}")
-    console.print(table)
-
-
-def _show_saving(console: Console, answer: Answer) -> None:
-    save, waste = answer.save, answer.waste
-    at, lost, spent = save.interval_s, waste.share, waste.money_per_day
-    console.print(
-        f"[bold]Save every {_seconds(at.value)} ({save.steps:,} steps)[/]"
-        + _interval(_seconds(at.low), _seconds(at.high), at)
-        + f": {save.mode} writes of {save.state_bytes / 1e9:,.1f} GB in {_seconds(save.write_s)}; {save.note}"
-    )
-    console.print(f"waste against interval:\n{_curve(answer)}", markup=False, highlight=False)
-    if save.finite is not None:
-        job = save.finite
-        console.print(
-            f"To the end: {job.segments:,} saves, one every {_seconds(job.interval_s)}; done after "
-            f"{_seconds(job.wall_s)} on average ({job.efficiency:.2%} of it training)"
-        )
-    if save.mode == "blocking":
-        formulas = ", ".join(f"{one.name} {_seconds(one.interval_s)}" for one in save.formulas)
-        console.print(f"[dim]{formulas}[/]")
-    console.print(
-        f"[bold]Waste {lost.value:.2%}[/]"
-        + _interval(f"{lost.low:.2%}", f"{lost.high:.2%}", lost)
-        + f" (saving {waste.saving_share:.2%}, rework {waste.rework_share:.2%}, recovery {waste.recovery_share:.2%}): "
-        + f"[bold]${spent.value:,.0f} a day[/]"
-        + _interval(f"${spent.low:,.0f}", f"${spent.high:,.0f}", spent)
-        + f", ${waste.failure_money:,.0f} a failure"
-    )
-
-
-def _show_standing(console: Console, answer: Answer) -> None:
-    budget, day, spare = answer.recovery, answer.recovery_day, answer.spares
-    console.print(
-        f"Recovery {budget.total_s:.0f} s: detect {budget.detect_s:.0f} + restart {budget.restart_s:.0f} + "
-        f"load {budget.load_s:.0f} + warm-up {budget.warm_up_s:.0f}; "
-        f"{day.recovery_s / 60:.1f} min a day ({day.share:.2%}), {day.accelerator_h:,.0f} GPU-h"
-    )
-    console.print(
-        f"Spares: {spare.spares} nodes ({spare.load:.2f} out on average, too few {spare.shortage:.2%} of the time)"
-    )
-    if answer.exposure is not None:
-        seen = answer.exposure
-        console.print(
-            f"Silent corruption: one every {seen.interval_h:,.1f} h, {seen.chance_per_day:.1%} a day; "
-            f"keep {seen.keep} checkpoints"
-        )
-    console.print(f"More accelerators? {answer.growth.verdict}")
-    console.print(f"What dominates: {answer.dominates}")
-
-
-def _show_explanation(console: Console, answer: Answer) -> None:
-    from rich.table import Table
-
-    steps = Table(title="How it was computed", title_justify="left")
-    for name in ("figure", "formula", "numbers"):
-        steps.add_column(name)
-    for step in answer.explain:
-        steps.add_row(step.name, step.formula, step.numbers)
-    console.print(steps)
-
-
-def _show(console: Console, answer: Answer, *, explain: bool) -> None:
-    from rich.table import Table
-
-    _show_failures(console, answer)
-    _show_saving(console, answer)
-    _show_standing(console, answer)
-    helps = Table(title="What would help most (each change alone)", title_justify="left")
-    for name in ("change", "saves a day", "costs a day", "net", "efficiency"):
-        helps.add_column(name, justify="left" if name == "change" else "right")
-    for one in answer.helps:
-        price = f"${one.cost_per_day:,.0f}" if one.cost_per_day else ""
-        saved, net = f"${one.saved_per_day:,.0f}", f"${one.net_per_day:,.0f}"
-        helps.add_row(one.name, saved, price, net, f"{one.efficiency:.2%}")
-    console.print(helps)
-    if explain:
-        _show_explanation(console, answer)
-    for text in answer.warnings:
-        console.print(f"[bold yellow]warning:[/] {text}")
-    console.print("[dim]assumed: " + "; ".join(answer.assumed) + "[/]")
-    console.print("[bold]Set it:[/]")
-    for setting in answer.settings:
-        console.print(f"  {setting}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _show_published(console: Console, chosen: Example, answer: Answer) -> None:
-    from rich.table import Table
-
-    from closeranks.plan.published import beside
-
-    table = Table(title=f"{chosen.name}: {chosen.source}", title_justify="left")
-    for name in ("figure", "published", "ours", "why they differ"):
-        table.add_column(name)
-    for row in beside(chosen, answer):
-        table.add_row(*row)
-    console.print(table)
-
-
 def _tables(cluster: Path | None, example: str | None) -> tuple[dict[str, Any], str, Example | None]:
     """Return the tables of the file or the example, where they come from, and the example."""
-    from closeranks.plan.cluster import parse_toml
-    from closeranks.plan.published import example as published
-
     if cluster is not None:
+        from closeranks.plan.cluster import parse_toml
+
         return parse_toml(cluster.read_text(), str(cluster)), str(cluster), None
     if example is not None:
+        from closeranks.plan.published import example as published
+
         chosen = published(example)
         return dict(chosen.raw), f"--example {example}", chosen
     return {}, "flags", None
@@ -355,12 +204,13 @@ def plan(  # noqa: PLR0913, PLR0917 - flags of a command
 
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n")
         return
-    from rich.console import Console
+    from closeranks.cli.plan_text import print_answer, print_published
+    from closeranks.cli.text_page import TextPage
 
-    console = Console(width=None if sys.stdout.isatty() else _FILE_WIDTH)
+    page = TextPage(sys.stdout)
     if chosen is not None:
-        _show_published(console, chosen, result)
-    _show(console, result, explain=explain)
+        print_published(page, chosen, result)
+    print_answer(page, result, explain=explain)
 
 
 def register(app: typer.Typer) -> None:

@@ -111,6 +111,11 @@ class Absences:
         """Its workers have ended, and it ends."""
         self._give_up(attendee, f"it left: {reason}" if reason else "it left")
 
+    def prove_ended(self, attendee: Attendee, reason: str) -> None:
+        """Nothing of it acts any more, for this reason."""
+        attendee.certain = reason
+        self._gone(attendee)
+
     def probed(self, witness: Attendee, word: words.Probed) -> None:
         """A node looked for another one."""
         self._paths.answered(witness, word)

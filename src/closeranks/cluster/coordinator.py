@@ -18,8 +18,10 @@ from closeranks.cluster.agreement import Agreement
 from closeranks.cluster.announcing import NOWHERE, Announcer, Members
 from closeranks.cluster.attendance import Attendee
 from closeranks.cluster.identity import Identity
+from closeranks.cluster.leader_vigil import Gone
 from closeranks.cluster.mind import Mind
 from closeranks.cluster.progress import Progress
+from closeranks.cluster.saved import newest_in_store
 from closeranks.cluster.tenure import Deposed, Tenure
 from closeranks.decide.protocol import (
     BeginTerm,
@@ -80,6 +82,7 @@ class Coordinator:
         self._agreement = Agreement()
         self._announcer = Announcer(self._record, self._attendees.get, self._complain)
         self._decisions: asyncio.Queue[Decision] = asyncio.Queue()
+        self._losses: asyncio.Queue[NodeLost] = asyncio.Queue()
         self._early: list[Fact] = []  # facts that came before the controller was whole
         self._notes: list[AnyEvent] = []  # that are not told yet
         self._noted = 0  # events so far
@@ -87,6 +90,7 @@ class Coordinator:
         self._over = asyncio.Event()
         self._arrived = asyncio.Event()  # a node reported before the controller was whole
         self._ending: EndRun | None = None
+        self.gone: Gone | None = None  # a leader before us that was seen to end, with all that its node ran
 
     async def run(self) -> None:
         """Lead until the run is over.
@@ -95,7 +99,8 @@ class Coordinator:
             Deposed: somebody else leads, or nobody does.
         """
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in (self._carry(), self._look(), self._take_up())]
+            works = (self._carry(), self._look(), self._take_up(), self._bury())
+            tasks = [group.create_task(work) for work in works]
             await self._over.wait()
             for task in tasks:
                 task.cancel()
@@ -199,7 +204,7 @@ class Coordinator:
         lease_s = self._tenure.grantable_s(self.absences.heard_s())
         self.absences.beat(attendee, word, granted=lease_s > 0)
         if lease_s > 0:
-            attendee.send(words.Granted(number=word.number, lease_s=lease_s))
+            attendee.send(words.Granted(number=word.number, lease_s=lease_s, closed_step=self._progress.closed_step))
         if attendee.admitted:
             done = self._progress.beat(attendee.node, attendee.boot, word)
             self._feed_all(done)
@@ -288,7 +293,15 @@ class Coordinator:
         attendee.part(f"given up: {reason}")
         self._note(NodeGone(node=attendee.node, boot=attendee.boot, detail=reason))
         waited_s = 0.0 if attendee.gone_s is None else time.monotonic() - attendee.gone_s
-        self._feed(NodeLost(node=attendee.node, detail=reason, hopeless=hopeless, waited_s=waited_s))
+        self._losses.put_nowait(NodeLost(node=attendee.node, detail=reason, hopeless=hopeless, waited_s=waited_s))
+
+    async def _bury(self) -> None:
+        """Tell the controller of nodes that are lost: one of them may have saved state and not lived to say so."""
+        while True:
+            loss = await self._losses.get()
+            if self._mind.knows_of_no_save and (saved := await newest_in_store(self._options)) is not None:
+                self._feed(StateSaved(step=saved))
+            self._feed(loss)
 
     def _silent(self, attendee: Attendee, reason: str) -> None:
         """Nothing is heard of it."""
@@ -360,22 +373,38 @@ class Coordinator:
         """Go on where an earlier coordinator ended; nodes that still hear another one come when they let go of it."""
         record = self._tenure.record
         self.absences.expect(record.nodes)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GATHERING_S):
-                while any(a.report is None for a in self._attendees.values()):
-                    self._arrived.clear()
-                    await self._arrived.wait()
+        _, stored = await asyncio.gather(self._hear_reports(), newest_in_store(self._options))
         present = [a for a in self._attendees.values() if a.report is not None and not a.report.failed]
         closed = {a.node: a.report.closed_step for a in present if a.report is not None}
         members = Members(record.term, record.members, record.nodes, record.incarnations)
         self._progress.resume(members, closed)
-        decisions = self._mind.adopt(present, self._reason)
+        decisions = self._mind.adopt(present, self._reason, stored_step=stored)
         for attendee in self._attendees.values():
             attendee.admitted = True  # those that are not present are silent in the controller's eyes
             attendee.silent = attendee not in present
             if not attendee.silent:
                 self._note_accepted(attendee)
         self._decide_all(decisions)
+        for attendee in list(self._attendees.values()):
+            if self.gone is not None and self._has_ended(attendee):
+                self.absences.prove_ended(attendee, self.gone.reason)
+
+    def _has_ended(self, attendee: Attendee) -> bool:
+        """Whether it is the supervisor that was seen to end; a later one of its node has introduced itself."""
+        gone = None if self.gone is None else self.gone.supervisor
+        return gone is not None and gone.node == attendee.node and attendee.boot in ("", gone.boot)
+
+    async def _hear_reports(self) -> None:
+        """From those that hear of a new leader, and of whom others know: also from nodes that only hold spares."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GATHERING_S):
+                while any(a.report is None for a in self._attendees.values()) or not self._all_are_there():
+                    self._arrived.clear()
+                    await self._arrived.wait()
+
+    def _all_are_there(self) -> bool:
+        reports = [a.report for a in self._attendees.values() if a.report is not None]
+        return self._mind.nodes_known_to(reports) <= self._attendees.keys()
 
     # --- decisions ----------------------------------------------------------------------------------------------
 

@@ -64,8 +64,8 @@ class Mind:
             return Register()
         return moved(found, time.monotonic() - time.time())
 
-    def adopt(self, present: Iterable[Attendee], reason: str) -> tuple[Decision, ...]:
-        """Go on with what is there: the record, and what these nodes reported."""
+    def adopt(self, present: Iterable[Attendee], reason: str, stored_step: int | None = None) -> tuple[Decision, ...]:
+        """Go on with what is there: the record, what these nodes reported, and the newest step in the store."""
         record, reports = self._tenure.record, {a: a.report for a in present if a.report is not None}
         known = Known(
             leader=record.node,
@@ -79,9 +79,16 @@ class Mind:
             nodes=tuple(_known(attendee, report) for attendee, report in reports.items()),
             memo=_newest_memo(reports.values()),
             saved_step=next((r.saved_step for a, r in reports.items() if a.node in record.nodes[:1]), None),
+            stored_step=stored_step,
         )
         self._state, decisions = adopt(self._settings, known, time.monotonic())
         return decisions
+
+    @staticmethod
+    def nodes_known_to(reports: Iterable[words.Report]) -> frozenset[str]:
+        """The nodes that the last coordinator counted with, as far as one of these has heard."""
+        memo = _newest_memo(reports)
+        return frozenset() if memo is None else frozenset(memo.state.nodes)
 
     def step(self, fact: Fact) -> tuple[Decision, ...]:
         """Take one fact."""
@@ -116,6 +123,11 @@ class Mind:
         """Some process of the newest term, to name where none can be."""
         return next((p.proc for p in occupants(self.state).values()), 0)
 
+    @property
+    def knows_of_no_save(self) -> bool:
+        """Whether a group that starts anew would begin with nothing, as far as the controller was told."""
+        return self._state is not None and self._state.saved_step is None
+
     def has_room(self, node: str) -> bool:
         """Whether the seats of this node could be taken over by others.
 
@@ -130,7 +142,7 @@ class Mind:
 
     def dispensable(self, node: str) -> bool:
         """Whether the job may go on with fewer seats, without this node."""
-        return self._state is not None and fewer_seats(self._state, without=node) > 0
+        return self._state is not None and fewer_seats(self._state, without=(node,)) > 0
 
 
 def _known(attendee: Attendee, report: words.Report) -> KnownNode:
@@ -143,6 +155,7 @@ def _known(attendee: Attendee, report: words.Report) -> KnownNode:
         procs=report.procs,
         ended=report.ended,
         closed_step=report.closed_step,
+        closed_everywhere=report.closed_everywhere,
     )
 
 

@@ -69,6 +69,11 @@ class Progress:
         """The highest step that a seat is known to have opened or to be about to."""
         return max(self._open_steps.values(), default=0)
 
+    @property
+    def closed_step(self) -> int:
+        """The newest step that every seat is known to have closed, -1: none."""
+        return self._steps.done
+
     def steps_within(self, seconds: float) -> int:
         """How many steps the job does in that time, at most."""
         fastest_s = min((s for s in self._durations_s if s > 0), default=seconds)
@@ -127,9 +132,9 @@ class Progress:
         places = self._seated()
         totals_s = self._signs.sections(self._places)
         for one in done:
-            if one.step in self._closed:
-                part = self._closed.pop(one.step)
-                step = Step(own_s=part.own_s, totals_s=totals_s, period_s=part.period_s)
+            whole = self._closed.pop(one.step, None)
+            if whole is not None:
+                step = Step(own_s=whole.own_s, totals_s=totals_s, period_s=whole.period_s)
                 self._notes += self.stragglers.closed(one.step, step, places)
         self._closed = {number: part for number, part in self._closed.items() if number > done[-1].step}
 

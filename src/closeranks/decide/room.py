@@ -18,14 +18,15 @@ class Room(NamedTuple):
     waiting: int  # seats that nobody sits in or is meant for
     total: int  # of free
 
-    def replaces(self, node: str) -> bool:
-        """Whether the other nodes have room for the seats of this one, and for those that wait already."""
-        return self.total - self.free.get(node, 0) >= self.held.get(node, 0) + self.waiting
+    def replaces(self, *nodes: str) -> bool:
+        """Whether the other nodes have room for the seats of these, and for those that wait already."""
+        free, held = (sum(slots.get(node, 0) for node in nodes) for slots in (self.free, self.held))
+        return self.total - free >= held + self.waiting
 
 
 def room(state: State) -> Room:
-    """The room that there is on nodes that can be reached."""
+    """The room that there is on nodes that can be reached and are to stay."""
     held = Counter(proc.node for proc in occupants(state).values())
-    reached = (node for node in state.nodes.values() if not node.silent)
+    reached = (node for node in state.nodes.values() if node.open)
     free = {node.name: max(0, node.slots - held[node.name]) for node in reached}
     return Room(free, held, len(empty_seats(state)), sum(free.values()))

@@ -50,6 +50,7 @@ class Report(_Word, frozen=True, tag=True):
     procs: tuple[KnownProc, ...]
     ended: tuple[ProcEnded, ...]  # the last that ended here, so that an end seen by nobody is not lost
     closed_step: int  # newest step closed by all seats of this node, -1: none
+    closed_everywhere: int = -1  # newest step of which this node has heard that all seats closed it
     memo: bytes = b""  # the newest of any leader, see Memo
     memo_epoch: int = 0
     memo_seq: int = 0
@@ -201,6 +202,7 @@ class Granted(_Word, frozen=True, tag=True):
 
     number: int
     lease_s: float
+    closed_step: int = -1  # newest that is closed everywhere: what a later leader may not find anybody to ask for
 
 
 class Do(_Word, frozen=True, tag=True):

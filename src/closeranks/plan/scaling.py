@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 SECONDS_PER_HOUR = 3600.0
 _GRID_POINTS = 24
 _COUNT_MAX = 1e9
-_ZOOMS = 8
+_STEP = math.log(_COUNT_MAX) / (_GRID_POINTS - 1)
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_NARROW = 1e-8  # a smooth peak is flat within the square root of float precision
 
 
 def amdahl(count: Real, serial_share: Real) -> Real:
@@ -122,13 +124,23 @@ def peak(reliability: Reliability, utilisation: float = 1.0, scaling: Callable[[
 def peak_of(useful: Callable[[float], float]) -> Peak:
     """Return where a useful throughput with one peak is largest, to a few parts in 1e8 of the count.
 
-    Source: own; a logarithmic grid, zoomed in eight times on its largest point.
+    Source: golden-section search (Kiefer 1953) between the neighbours of the largest point of a logarithmic grid.
     """
-    low, high, limited = 0.0, math.log(_COUNT_MAX), True
-    for zoom in range(_ZOOMS):
-        grid = [low + (high - low) * index / (_GRID_POINTS - 1) for index in range(_GRID_POINTS)]
-        best = max(range(_GRID_POINTS), key=lambda index: useful(math.exp(grid[index])))
-        limited = limited and (zoom > 0 or best < _GRID_POINTS - 1)
-        low, high = grid[max(best - 1, 0)], grid[min(best + 1, _GRID_POINTS - 1)]
-    count = math.exp(grid[best])
-    return Peak(count=count, throughput=useful(count), efficiency=useful(count) / count, limited=limited)
+    values = [useful(math.exp(_STEP * index)) for index in range(_GRID_POINTS)]
+    best = values.index(max(values))
+    low, high = _STEP * max(best - 1, 0), _STEP * min(best + 1, _GRID_POINTS - 1)
+    ends = low, high
+    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    at_left, at_right = useful(math.exp(left)), useful(math.exp(right))
+    while high - low > _NARROW:
+        if at_left >= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - _GOLDEN * (high - low)
+            at_left = useful(math.exp(left))
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + _GOLDEN * (high - low)
+            at_right = useful(math.exp(right))
+    count = max(map(math.exp, (*ends, (low + high) / 2)), key=useful)
+    most = useful(count)
+    return Peak(count=count, throughput=most, efficiency=most / count, limited=best < _GRID_POINTS - 1)
