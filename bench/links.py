@@ -162,9 +162,10 @@ def main() -> int:
     bench = Bench("links", __doc__ or "", add_options)
     seconds, rounds = (3, 1) if bench.options.quick else (10, bench.options.rounds)
     loads: dict[int, list[Load]] = {nodes: [] for nodes in bench.options.nodes}
-    for _ in range(rounds):  # round by round, so that drift hits all sizes alike
+    for number in range(rounds):  # round by round, so that drift hits all sizes alike
         for nodes, measured in loads.items():
             measured.append(loaded(nodes, seconds))
+            bench.say(f"round {number}, {nodes:5} nodes: {100 * measured[-1].core:.1f} % of one core")
     for nodes, measured in loads.items():
         bench.say(
             f"{nodes:5} nodes, {SEATS_PER_NODE * nodes} seats, at 1 Hz: "
