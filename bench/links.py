@@ -94,7 +94,7 @@ async def led_at(sock: socket.socket) -> Address:
     sock.setblocking(False)
     link = Link(sock, hear, broken, aside.FromCandidate)
     link.on_closed = lambda: broken("see candidate.log")
-    link.send(aside.Begin(supervisor="0" * 16, before=0))
+    link.send(aside.Begin(supervisor="0" * 16, before=0, probe_port=1))
     try:
         return await asyncio.wait_for(leads, LED_WITHIN_S)
     finally:
