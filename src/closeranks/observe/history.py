@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,6 +31,8 @@ from closeranks.events import (
     StoreOpened,
     TermBegan,
 )
+
+T = TypeVar("T")
 
 _BORN_UNWRITTEN_S = 1.0  # a process runs a little before the record of its start is written; not longer than this
 
@@ -106,6 +108,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     phases: tuple[PhaseSpan, ...]  # in the order of their begin
     longest_phase_s: float
     incident_spans: dict[int, Span]
+    incident_begins: tuple[float, ...]  # of these spans, sorted
     incident_seats: dict[int, tuple[int, ...]]
     library: bool  # False: a script that shows neither steps nor what its seconds were spent on
     sizes: tuple[tuple[Span, int], ...] = ()  # how many seats the group had, from term to term
@@ -117,6 +120,19 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         until = bisect.bisect_left(self.phases, span.end_s, key=_begin_s)
         return [phase for phase in self.phases[first:until] if span.begin_s < phase.span.end_s]
 
+    def work_near(self, span: Span) -> list[tuple[Span, Category]]:
+        """The stretches of work that have something in common with a span."""
+        return list(_near(self.work, span))
+
+    def sizes_near(self, span: Span) -> list[tuple[Span, int]]:
+        """The sizes that the group had within a span."""
+        return list(_near(self.sizes, span))
+
+    def incident_began(self, after_s: float, until_s: float) -> bool:
+        """Whether an incident began within this time, at its end included."""
+        first = bisect.bisect_right(self.incident_begins, after_s)
+        return first < len(self.incident_begins) and self.incident_begins[first] <= until_s
+
     @property
     def seats(self) -> int:
         """The number of seats."""
@@ -125,6 +141,18 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 def _begin_s(phase: PhaseSpan) -> float:
     return phase.span.begin_s
+
+
+def _near(rows: Sequence[tuple[Span, T]], span: Span) -> Iterator[tuple[Span, T]]:
+    """Those of disjoint rows, in the order of time, that have something in common with a span."""
+    for number in range(bisect.bisect_right(rows, span.begin_s, key=_row_end_s), len(rows)):
+        if rows[number][0].begin_s >= span.end_s:
+            return
+        yield rows[number]
+
+
+def _row_end_s(row: tuple[Span, object]) -> float:
+    return row[0].end_s
 
 
 class EmptyJournalError(Exception):
@@ -147,6 +175,7 @@ def history_of(records: Sequence[Record]) -> History:
     library = bool(steps) or _tells_of_itself(records)
     restarted_s = {} if library else _restarted_s(records)
     phases = _phases(records, span.end_s, restarted_s)
+    incident_spans = _incident_spans(records, span.end_s, restarted_s)
     return History(
         run=records[0].run,
         span=span,
@@ -159,7 +188,8 @@ def history_of(records: Sequence[Record]) -> History:
         work=tuple(_work(steps)),
         phases=phases,
         longest_phase_s=max((phase.span.length_s for phase in phases), default=0.0),
-        incident_spans=_incident_spans(records, span.end_s, restarted_s),
+        incident_spans=incident_spans,
+        incident_begins=tuple(sorted(span.begin_s for span in incident_spans.values())),
         incident_seats={r.event.incident: r.event.seats for r in records if isinstance(r.event, IncidentOpened)},
         library=library,
         sizes=_sizes(records, span.end_s),
