@@ -27,6 +27,7 @@ from closeranks.events import (
     RunEnded,
     RunStarted,
     SeatStalled,
+    SnapshotTaken,
     StepClosed,
     StoreOpened,
     TermBegan,
@@ -105,6 +106,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     stays: tuple[tuple[Stay, ...], ...]  # by seat
     steps: tuple[StepClosed, ...]  # in the order of their closing
     work: tuple[tuple[Span, Category], ...]  # steps that follow each other, as one stretch of useful or repeated work
+    pauses: tuple[tuple[Span, int], ...]  # of training for snapshots, with their steps, in order
     phases: tuple[PhaseSpan, ...]  # in the order of their begin
     longest_phase_s: float
     incident_spans: dict[int, Span]
@@ -123,6 +125,10 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     def work_near(self, span: Span) -> list[tuple[Span, Category]]:
         """The stretches of work that have something in common with a span."""
         return list(_near(self.work, span))
+
+    def pauses_near(self, span: Span) -> list[Span]:
+        """The pauses of training for snapshots that have something in common with a span."""
+        return [pause for pause, _ in _near(self.pauses, span)]
 
     def sizes_near(self, span: Span) -> list[tuple[Span, int]]:
         """The sizes that the group had within a span."""
@@ -186,6 +192,7 @@ def history_of(records: Sequence[Record]) -> History:
         stays=_stays(processes, _seat_count(started, processes), span),
         steps=steps,
         work=tuple(_work(steps)),
+        pauses=tuple(_pauses(records)),
         phases=phases,
         longest_phase_s=max((phase.span.length_s for phase in phases), default=0.0),
         incident_spans=incident_spans,
@@ -255,6 +262,12 @@ def _work(steps: Sequence[StepClosed]) -> list[tuple[Span, Category]]:
             found.append((Span(step.began_mono_s, step.closed_mono_s), category))
         newest = step.step
     return found
+
+
+def _pauses(records: Iterable[Record]) -> list[tuple[Span, int]]:
+    """A snapshot is told of when its pause is over."""
+    taken = ((record.mono_s, record.event) for record in records if isinstance(record.event, SnapshotTaken))
+    return sorted((Span(at_s - snapshot.pause_s, at_s), snapshot.step) for at_s, snapshot in taken)
 
 
 def _processes(records: Sequence[Record]) -> dict[int, Process]:

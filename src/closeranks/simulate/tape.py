@@ -51,7 +51,8 @@ class Tape:
         self._encoder = msgspec.json.Encoder()
         self._seq = 0
         self._term = 0
-        self._generation = 0
+        self._saves, self._generation = 0, 0
+        self._uncommitted: dict[int, int] = {}  # numbers of saves by their step
 
     def note(self, event: AnyEvent, at_s: float, term: int) -> None:
         """Write one record; times within events are moved to the clock of the journal."""
@@ -175,13 +176,24 @@ class Tape:
 
     # --- state that lasts ---------------------------------------------------------------------------------------
 
+    def snapshot(self, step: int, pause_s: float, at_s: float) -> None:
+        """The pause of training for a save is over."""
+        self._saves += 1
+        self._uncommitted[step] = self._saves
+        self.note(SnapshotTaken(save=self._saves, step=step, image_bytes=0, pause_s=pause_s), at_s, 0)
+
     def saved(self, step: int, pause_s: float, taken_s: float, at_s: float) -> None:
-        """A save became durable."""
+        """A save became durable; its pause is told now if it was not."""
+        if step not in self._uncommitted:
+            self.snapshot(step, pause_s, taken_s)
         self._generation += 1
-        number = self._generation
-        self.note(SnapshotTaken(save=number, step=step, image_bytes=0, pause_s=pause_s), at_s, 0)
         committed = CheckpointCommitted(
-            save=number, step=step, generation=number, written_bytes=0, reused_bytes=0, took_s=at_s - taken_s
+            save=self._uncommitted.pop(step),
+            step=step,
+            generation=self._generation,
+            written_bytes=0,
+            reused_bytes=0,
+            took_s=at_s - taken_s,
         )
         self.note(committed, at_s, 0)
 
