@@ -30,7 +30,6 @@ from closeranks.events import (
 )
 from closeranks.simulate.body import Body
 from closeranks.simulate.saves import Restored
-from closeranks.simulate.stretch import Stretch
 
 if TYPE_CHECKING:
     from closeranks.simulate.setup import Setup
@@ -141,16 +140,9 @@ class Tape:
             body.spend(Category.STALLED, at_s)
             body.trained = True
 
-    def closed(self, stretch: Stretch, count: int, highest: int) -> None:
+    def closed(self, step: int, began_s: float, at_s: float, *, repeated: bool) -> None:
         """Every seat closed a step."""
-        step, at_s = stretch.after + count, stretch.closed_s(count)
-        event = StepClosed(
-            step=step,
-            began_mono_s=at_s - stretch.step_s if count > 1 else max(stretch.begin_s, at_s - stretch.step_s),
-            closed_mono_s=at_s,
-            losses=(),
-            repeated=step <= highest,
-        )
+        event = StepClosed(step=step, began_mono_s=began_s, closed_mono_s=at_s, losses=(), repeated=repeated)
         self.note(event, at_s, 0)
 
     def trained(self, members: Iterable[Body], worked: tuple[float, float, float], at_s: float) -> None:

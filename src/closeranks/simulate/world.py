@@ -72,6 +72,7 @@ class World:
         self._told = 0  # steps of the stretch
         self._told_saved = -1
         self._told_pauses = 0  # of the stretch
+        self._begun_s = 0.0  # when the first attempt of the stretch began, perhaps under another pace
         self._facts = 0
         self._chooser = self._new_chooser()
         self.hands = Hands(self)
@@ -202,6 +203,7 @@ class World:
             self._chooser.begin(self.now_s)
         self._carried_s = 0.0
         self.laggard.disturbed()
+        self._begun_s = self.now_s
         self._open(self.now_s, members[0].closed)
 
     def _open(self, begin_s: float, after: int) -> None:
@@ -248,7 +250,8 @@ class World:
         self._told = count
         now_s, self.now_s = self.now_s, stretch.closed_s(count)
         if self.tape is not None:
-            self.tape.closed(stretch, count, self.highest)
+            step, began_s = stretch.after + count, self._begun_s if count == 1 else stretch.opened_s(count - 1)
+            self.tape.closed(step, began_s, self.now_s, repeated=step <= self.highest)
             self._queue_landing(stretch, count)
         self.feed(StepDone(step=stretch.after + count, duration_s=stretch.step_s))
         self.now_s = now_s
@@ -331,6 +334,7 @@ class World:
         more_s = done * (stretch.step_s - new_step_s)
         self._carried_s = more_s if count else self._carried_s + more_s
         self._carry(stretch.after + count, more_s)
+        self._begun_s = opened_s if count else self._begun_s
         self._open(upto_s - done * new_step_s, stretch.after + count)
 
     def _carry(self, after: int, more_s: float) -> None:
