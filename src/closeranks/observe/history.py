@@ -68,6 +68,7 @@ class Process(msgspec.Struct, kw_only=True):
     proc: int
     born_seat: int | None
     started_s: float
+    told_s: float  # of its start: it may have begun a little earlier
     node: str = ""  # on which it runs, in a job on several
     ready_s: float | None = None
     seat: int | None = None
@@ -281,6 +282,7 @@ def _processes(records: Sequence[Record]) -> dict[int, Process]:
                 born_seat=event.seat,
                 seat=event.seat,
                 started_s=record.mono_s,
+                told_s=record.mono_s,
                 node=record.node if several else "",
             )
     for record in records:
@@ -336,22 +338,23 @@ def _stays(processes: dict[int, Process], seats: int, run: Span) -> tuple[tuple[
 
 def _stays_of(processes: list[Process], run: Span) -> tuple[Stay, ...]:
     """A stay ends with the process, or when the next one takes the seat: a frozen predecessor may still be dying."""
-    begins = sorted((_taken_s(process), process.proc, process) for process in processes)
+    # In the order in which they were told of: one that ended at once may seem to have begun after its successor.
+    told = sorted(processes, key=lambda process: (_since_s(process, process.told_s), process.proc))
+    begins = [_since_s(process, process.started_s) for process in told]
     stays = []
-    for number, (begin_s, _, process) in enumerate(begins):
-        last = number + 1 == len(begins)
-        next_s = run.end_s if last else begins[number + 1][0]
+    for number, process in enumerate(told):
+        last = number + 1 == len(told)
+        next_s = run.end_s if last else begins[number + 1]
         exit_s = run.end_s if process.exited_s is None else process.exited_s
-        from_s = max(begin_s, run.begin_s)
+        from_s = max(begins[number], run.begin_s)
         span = Span(from_s, max(from_s, min(exit_s, next_s)))
         stays.append(Stay(process=process, number=number, span=span, last=last))
     return tuple(stays)
 
 
-def _taken_s(process: Process) -> float:
-    if process.born_seat is None and process.seated_s is not None:
-        return process.seated_s
-    return process.started_s
+def _since_s(process: Process, started_s: float) -> float:
+    """When it took its seat: as it started, unless it was a spare before."""
+    return process.seated_s if process.born_seat is None and process.seated_s is not None else started_s
 
 
 def _phases(records: Sequence[Record], end_s: float, restarted_s: Mapping[int, float]) -> tuple[PhaseSpan, ...]:
