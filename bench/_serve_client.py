@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from typing import Any
@@ -17,6 +18,8 @@ class Stream(msgspec.Struct):
     complete: bool = False  # with a finish_reason and the end mark
     error: str = ""
     times_s: list[float] = []
+    last_id: str = ""  # of the last event, where events have ids
+    cuts: int = 0  # times that its connection was lost
 
     @property
     def longest_gap_s(self) -> float:
@@ -35,15 +38,31 @@ async def ask(port: int, body: dict[str, Any], stream: Stream, limit_s: float) -
         stream.error = f"cut: {type(error).__name__}"
 
 
+async def ask_anywhere(ports: list[int], body: dict[str, Any], stream: Stream, limit_s: float) -> None:
+    """Like ``ask``; where a connection is lost the next port is asked for the rest, with the last event's id."""
+    try:
+        async with asyncio.timeout(limit_s):
+            for port in ports:
+                with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                    await _ask(port, body, stream)
+                if stream.complete or stream.error:
+                    return
+                stream.cuts += 1
+            stream.error = "cut, and no gateway left to ask"
+    except TimeoutError:
+        stream.error = f"no end within {limit_s:g} s"
+
+
 async def _ask(port: int, body: dict[str, Any], stream: Stream) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     raw = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n".encode()
-    writer.write(head + raw)
+    resume = f"last-event-id: {stream.last_id}\r\n" if stream.last_id else ""
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n{resume}content-length: {len(raw)}\r\n\r\n"
+    writer.write(head.encode() + raw)
     try:
-        head = await reader.readuntil(b"\r\n\r\n")
-        if b" 200 " not in head.split(b"\r\n")[0]:
-            stream.error = head.split(b"\r\n")[0].decode()
+        status = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0]
+        if b" 200 " not in status:
+            stream.error = status.decode()
             return
         rest, finished, done = b"", False, False
         while size := int((await reader.readuntil(b"\r\n")).strip() or b"0", 16):
@@ -51,7 +70,9 @@ async def _ask(port: int, body: dict[str, Any], stream: Stream) -> None:
             rest += data[:-2]
             *events, rest = rest.split(b"\n\n")
             for event in events:
-                payload = event.removeprefix(b"data: ")
+                label, _, data = event.rpartition(b"\n")
+                stream.last_id = label.removeprefix(b"id: ").decode() or stream.last_id
+                payload = data.removeprefix(b"data: ")
                 if payload == b"[DONE]":
                     done = True
                     continue

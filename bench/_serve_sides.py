@@ -58,7 +58,7 @@ def _started(command: list[str], port: int, folder: Path) -> Running:
     return Running(process, port)
 
 
-def closeranks(ports: list[int], folder: Path, replica: str = "", more: str = "") -> Running:
+def closeranks(ports: list[int], folder: Path, replica: str = "", more: str = "", processes: int = 1) -> Running:
     """Ours, with ``replica`` in every [[replica]]."""
     port = free_port()
     tables = [
@@ -66,8 +66,15 @@ def closeranks(ports: list[int], folder: Path, replica: str = "", more: str = ""
         for number, there in enumerate(ports)
     ]
     path = folder / "gateway.toml"
-    path.write_text(f"{more}\n[listen]\nport = {port}\n{''.join(tables)}")
+    path.write_text(f"{more}\n[listen]\nport = {port}\nprocesses = {processes}\n{''.join(tables)}")
     return _started([sys.executable, "-m", "closeranks", "serve", str(path)], port, folder)
+
+
+def bare(port: int, folder: Path) -> Running:
+    """The least that a proxy in Python can do."""
+    own = free_port()
+    program = str(Path(__file__).with_name("_bare_proxy.py"))
+    return _started([sys.executable, program, str(own), str(port)], own, folder)
 
 
 def nginx(ports: list[int], folder: Path) -> Running | None:

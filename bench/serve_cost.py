@@ -1,7 +1,10 @@
 """What the gateway costs: processor time for each request and each streamed event, beside nginx in the same run.
 
 One replica in nginx answers at once; another streams events as fast as they are taken. wrk and a raw client drive each
-gateway alone, one after the other in an order drawn anew each round. Processor time is that of the gateway's process.
+gateway alone, one after the other in an order drawn anew each round. Processor time is that of the gateway's processes.
+
+The floor is what a proxy in Python costs that does nothing at all (``_bare_proxy.py``). A client over a kept connection
+repeats its head, and closeranks makes use of that; ``new heads`` is what it costs where no head is like another one.
 """
 
 from __future__ import annotations
@@ -19,14 +22,25 @@ from pathlib import Path
 from typing import NamedTuple
 
 from _common import Bench, at_least, at_most, interleaved, ratio_of_medians, spelled
-from _serve_sides import Running, closeranks, free_port, nginx, wait_for_port
+from _serve_sides import Running, bare, closeranks, free_port, nginx, wait_for_port
 
 CONNECTIONS = 32
 STREAMS = 32
 EVENTS = 400
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 BODY = json.dumps({"messages": [{"role": "user", "content": "?"}], "temperature": 0, "max_tokens": 8})
-PASSED = '[streams]\non_cut = "pass"\n'
+FLOOR, PASSED, WHOLE, NEW, TWO = "bare proxy", "pass-through", "everything", "new heads", "two processes"
+SIDES = ("nginx", FLOOR, PASSED, WHOLE, NEW, TWO)
+UNARY_ONLY = (FLOOR, NEW, TWO)
+UNTOUCHED = '[streams]\non_cut = "pass"\n'
+NUMBERED = """
+local number = 0
+request = function()
+  number = number + 1
+  wrk.headers["x-request-id"] = number
+  return wrk.format()
+end
+"""
 
 
 class Cost(NamedTuple):
@@ -119,10 +133,13 @@ async def take_streams(port: int) -> None:
     await asyncio.gather(*[one() for _ in range(STREAMS)])
 
 
-def requests_of(port: int, connections: int, seconds: float, folder: Path) -> tuple[float, float]:
+def requests_of(
+    port: int, connections: int, seconds: float, folder: Path, *, numbered: bool = False
+) -> tuple[float, float]:
     """Requests a second, and the median time of one in milliseconds, as wrk sees them."""
     script = folder / "post.lua"
-    script.write_text(f'wrk.method = "POST"\nwrk.body = [[{BODY}]]\nwrk.headers["content-type"] = "application/json"\n')
+    said = f'wrk.method = "POST"\nwrk.body = [[{BODY}]]\nwrk.headers["content-type"] = "application/json"\n'
+    script.write_text(said + (NUMBERED if numbered else ""))
     url = f"http://127.0.0.1:{port}/v1/chat/completions"
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", "-s", str(script), url]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -142,22 +159,26 @@ def cost_of(side: str, unary: int, streaming: int, seconds: float) -> Cost:
             found = nginx([port], folder)
             assert found is not None
             return found
-        return closeranks([port], folder, more=PASSED if side == "pass-through" else "")
+        if side == FLOOR:
+            return bare(port, folder)
+        return closeranks([port], folder, more=UNTOUCHED if side == PASSED else "", processes=2 if side == TWO else 1)
 
     gateway = begin(unary)
     _, p50_ms = requests_of(gateway.port, 1, seconds / 2, folder)
     before_s = sum(map(cpu_s, pids_of(gateway)))
     began_s = time.monotonic()
-    rate, _ = requests_of(gateway.port, CONNECTIONS, seconds, folder)
+    rate, _ = requests_of(gateway.port, CONNECTIONS, seconds, folder, numbered=side == NEW)
     took_s, used_s = time.monotonic() - began_s, sum(map(cpu_s, pids_of(gateway))) - before_s
     request_us = used_s / (rate * seconds) * 1e6
     gateway.stop()
-    gateway = begin(streaming)
-    asyncio.run(take_streams(gateway.port))
-    before_s = sum(map(cpu_s, pids_of(gateway)))
-    asyncio.run(take_streams(gateway.port))
-    event_us = (sum(map(cpu_s, pids_of(gateway))) - before_s) / (STREAMS * EVENTS) * 1e6
-    gateway.stop()
+    event_us = 0.0
+    if side not in UNARY_ONLY:
+        gateway = begin(streaming)
+        asyncio.run(take_streams(gateway.port))
+        before_s = sum(map(cpu_s, pids_of(gateway)))
+        asyncio.run(take_streams(gateway.port))
+        event_us = (sum(map(cpu_s, pids_of(gateway))) - before_s) / (STREAMS * EVENTS) * 1e6
+        gateway.stop()
     shutil.rmtree(folder)
     per_core = rate * took_s / used_s if used_s else 0.0
     return Cost(request_us, per_core, event_us, 1e6 / event_us if event_us else 0.0, p50_ms)
@@ -176,28 +197,30 @@ def main() -> int:
     streams = multiprocessing.Process(target=serve_streams, args=(streaming,), daemon=True)
     streams.start()
     seconds = 2.0 if bench.options.quick else 5.0
-    sides = ("nginx", "pass-through", "everything")
-    measure = {side: (lambda side=side: cost_of(side, unary.port, streaming, seconds)) for side in sides}
+    measure = {side: (lambda side=side: cost_of(side, unary.port, streaming, seconds)) for side in SIDES}
     try:
         found = interleaved(measure, 2 if bench.options.quick else 5, bench.options.seed)
     finally:
         unary.stop()
         streams.terminate()
     for side, costs in found.items():
+        events = "" if side in UNARY_ONLY else f"{spelled([c.event_us for c in costs], 'us an event')}, "
         bench.say(
-            f"{side}: {spelled([c.request_us for c in costs], 'us a request')}, "
-            f"{spelled([c.event_us for c in costs], 'us an event')}, "
+            f"{side}: {spelled([c.request_us for c in costs], 'us a request')}, {events}"
             f"{spelled([c.requests_per_s for c in costs], 'requests/s and core')}, "
             f"{spelled([c.p50_ms for c in costs], 'ms p50 with one connection')}"
         )
     direct = found["nginx"]
     bars = []
-    for side, bar in (("pass-through", 2.0), ("everything", 6.0)):
+    for side in UNARY_ONLY:
+        ratio = ratio_of_medians([c.request_us for c in found[side]], [c.request_us for c in direct])
+        bench.say(f"{side} over nginx, request_us: {ratio}")
+    for side, bar in ((PASSED, 2.0), (WHOLE, 6.0)):
         for what in ("request_us", "event_us"):
             ratio = ratio_of_medians([getattr(c, what) for c in found[side]], [getattr(c, what) for c in direct])
             bench.say(f"{side} over nginx, {what}: {ratio}")
             bars.append(at_most(f"{side}: {what} over nginx", ratio.value, bar))
-    whole = found["everything"]
+    whole = found[WHOLE]
     added_ms = statistics.median(c.p50_ms for c in whole) - statistics.median(c.p50_ms for c in direct)
     bars += [
         at_least("everything: requests/s and core", statistics.median(c.requests_per_s for c in whole), 5000),

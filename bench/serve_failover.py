@@ -12,25 +12,20 @@ import asyncio
 import os
 import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 from _common import Bench, at_least, at_most, interleaved, spelled
-from _serve_client import Stream, ask, whole
-from _serve_sides import Running, closeranks, free_port, haproxy, nginx
+from _serve_client import Stream, ask
+from _serve_engines import REPLICA, STREAMS, TOKENS_BEFORE, Engines, body, undisturbed
+from _serve_sides import Running, closeranks, haproxy, nginx
 
-from closeranks.serve.demo.tiny_model import tiny_words, write_tiny_model
+from closeranks.serve.demo.tiny_model import write_tiny_model
 
-STREAMS = 24
-TOKENS = 400
-TOKENS_BEFORE = 8  # that every stream has received when the replica is struck
 LIMIT_S = 20.0
 SIDES = {"closeranks": closeranks, "nginx": nginx, "HAProxy": haproxy}
-REPLICA = 'engine = "llama.cpp"\ninvariant = true\ncapacity = 24\n'
 
 
 class Round(NamedTuple):
@@ -39,33 +34,6 @@ class Round(NamedTuple):
     complete: int
     exact: int
     gap_s: float  # the longest between two pieces of any stream that completed
-
-
-class Engines:
-    """Two replicas, started anew for each round."""
-
-    def __init__(self, model: Path, folder: Path) -> None:
-        self.ports = [free_port(), free_port()]
-        self.processes = []
-        for port in self.ports:
-            command = [sys.executable, "-m", "closeranks.serve.demo.engine", str(model), str(port), "--slots", "24"]
-            with (folder / "engines.log").open("ab") as log:
-                self.processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log))
-        for process in self.processes:
-            process.stdout.readline()  # its address, once the model is loaded
-
-    def stop(self) -> None:
-        """End both."""
-        for process in self.processes:
-            process.kill()
-            process.wait()
-
-
-def body(number: int) -> dict[str, object]:
-    """The request of one stream."""
-    words = tiny_words()
-    message = {"role": "user", "content": f"{words[number]} {words[number + 1]}"}
-    return {"messages": [message], "stream": True, "temperature": 0, "max_tokens": TOKENS}
 
 
 async def strike(engines: Engines, gateway: Running, how: signal.Signals, texts: list[str]) -> Round:
@@ -112,19 +80,6 @@ def measured(bench: Bench, model: Path, how: signal.Signals, rounds: int, texts:
     sides = {name: (lambda name=name: one(name)) for name in SIDES}
     results = interleaved(sides, rounds, bench.options.seed)
     return {name: [r for r in found if r is not None] for name, found in results.items()}
-
-
-def undisturbed(model: Path, folder: Path) -> list[str]:
-    """The texts of all streams when nobody is struck."""
-
-    async def all_of(port: int) -> list[str]:
-        return await asyncio.gather(*[whole(port, body(number)) for number in range(STREAMS)])
-
-    engines = Engines(model, folder)
-    try:
-        return asyncio.run(all_of(engines.ports[0]))
-    finally:
-        engines.stop()
 
 
 def main() -> int:

@@ -28,9 +28,9 @@ PURE_OF_CHECKPOINT = frozenset(
     | {"tiers"}
 )
 PURE_OF_SERVE = frozenset(
-    {"words", "relay", "traffic", "settings", "asking", "fallbacks", "policies", "stream"}
-    | {"http.head", "http.limits", "http.target", "sessions.record", "sessions.settings"}
-    | {"admin_settings", "probe_settings", "story"}
+    {"words", "relay", "traffic", "policy_set", "life", "settings", "asking", "fallbacks", "policies", "stream"}
+    | {"http.head", "http.known", "http.limits", "http.target", "sessions.record", "sessions.settings"}
+    | {"admin_settings", "foreign", "probe_settings", "story"}
 )
 PURE_LIBRARIES = frozenset(
     {"__future__", "abc", "bisect", "collections", "dataclasses", "difflib", "enum", "fractions", "functools"}

@@ -455,6 +455,7 @@ class IncidentClosed(Event, frozen=True, tag=True):
     outcome: str  # "recovered", "stopped"
     steps_lost: int
     first_step_s: float | None
+    at_least: bool = False  # so many: whoever knew of later steps was lost
 
 
 class NormalAgain(Event, frozen=True, tag=True):
@@ -647,6 +648,23 @@ class HookRan(Event, frozen=True, tag=True):
     problem: str  # empty when it started
 
 
+# --- the gateway ----------------------------------------------------------------------------------------------------
+
+
+class ReplicaQuarantined(Event, frozen=True, tag=True):
+    """A replica of a gateway has answered otherwise than two others: it is asked no more."""
+
+    replica: str
+    reason: str
+
+
+class ReplicaReadmitted(Event, frozen=True, tag=True):
+    """Its quarantine is over."""
+
+    replica: str
+    reason: str
+
+
 AnyEvent = (
     RunStarted
     | PreflightDone
@@ -711,6 +729,8 @@ AnyEvent = (
     | CheckpointVerified
     | StateLoaded
     | HookRan
+    | ReplicaQuarantined
+    | ReplicaReadmitted
 )
 
 

@@ -98,6 +98,13 @@ class Finished(_Message, frozen=True, tag=True):
     step: int
 
 
+class Confirmed(_Message, frozen=True, tag=True):
+    """The answer to Confirm."""
+
+    term: int
+    digest: str  # of the replicated state at the end; "": it is not compared
+
+
 class LeftLoop(_Message, frozen=True, tag=True):
     """The user's code left ``steps()`` before its end."""
 
@@ -231,6 +238,7 @@ WorkerMessage = (
     | Restored
     | Resumed
     | Finished
+    | Confirmed
     | LeftLoop
     | Snapped
     | Loaded
@@ -333,6 +341,12 @@ class Adopt(_Message, frozen=True, tag=True):
     step: int
 
 
+class Confirm(_Message, frozen=True, tag=True):
+    """Every seat closed the last step: say that you are still there, before anybody leaves."""
+
+    term: int
+
+
 class Leave(_Message, frozen=True, tag=True):
     """Every seat closed the last step (or: the job needs no spare any more)."""
 
@@ -348,7 +362,20 @@ class Dump(_Message, frozen=True, tag=True):
 
 
 SupervisorMessage = (
-    Interrupt | Seat | Restore | Go | StopAfter | Snapshot | SaveProblem | Load | Replay | Adopt | Leave | Ping | Dump
+    Interrupt
+    | Seat
+    | Restore
+    | Go
+    | StopAfter
+    | Snapshot
+    | SaveProblem
+    | Load
+    | Replay
+    | Adopt
+    | Confirm
+    | Leave
+    | Ping
+    | Dump
 )
 
 Message = WorkerMessage | SupervisorMessage

@@ -6,6 +6,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -50,7 +51,8 @@ def read_toml(text: str, kind: type[T], name: str) -> T:
     except msgspec.ValidationError as error:
         problem, _, where = str(error).partition(" - at ")
         path = tuple(int(part) if part.isdigit() else part for part in re.findall(r"\w+", where))
-        raise blame(text, name, Misfit(path, _lower_first(problem))) from None
+        problem = _nearest_choice(problem, kind, path) or _lower_first(problem)
+        raise blame(text, name, Misfit(path, problem)) from None
 
 
 def blame(text: str, name: str, misfit: Misfit) -> TomlProblem:
@@ -79,6 +81,26 @@ def _unknown_keys(tree: dict[str, Any], kind: type[msgspec.Struct], path: Path) 
         for place, entry in _entries(fields[key], value):
             if isinstance(entry, dict):
                 yield from _unknown_keys(entry, inner, (*path, key, *place))
+
+
+def _nearest_choice(problem: str, kind: type[msgspec.Struct], path: Path) -> str:
+    """A value that is none of those of an enum; "" where that is not the problem."""
+    wrong = re.fullmatch(r"Invalid enum value '(.*)'", problem)
+    hint: Any = kind
+    for part in path if wrong else ():
+        inner = _struct_in(hint)
+        if isinstance(part, str) and inner is not None:
+            hint = get_type_hints(inner).get(part)
+    choices = [str(choice.value) for choice in _enum_in(hint) or ()]
+    named = next((part for part in reversed(path) if isinstance(part, str)), "value")
+    return f'no such {named}: "{wrong[1]}"; {nearest(wrong[1], choices)}' if wrong and choices else ""
+
+
+def _enum_in(hint: Any) -> type[Enum] | None:
+    """The enum that a field holds, alone or beside None."""
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint
+    return next((inner for part in get_args(hint) if (inner := _enum_in(part)) is not None), None)
 
 
 def _entries(hint: Any, value: Any) -> list[tuple[Path, Any]]:

@@ -28,11 +28,14 @@ def source() -> Iterator[None]:
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Callable[..., NodesRun]]:
-    """Starts the toy on two nodes and a spare one; it waits before step HOLD until ``go`` is in the folder."""
+    """Starts the toy on two nodes and a spare one; it waits before step HOLD until ``go`` is in the folder.
+
+    ``again``: it also waits before that step, until ``again`` is there.
+    """
     stands: list[Stand] = []
 
-    def start(authority: str, *options: str) -> NodesRun:
-        hold = (("TOY_HOLD", f"{HOLD}:{tmp_path / 'go'}"),)
+    def start(authority: str, *options: str, again: int = STEPS) -> NodesRun:
+        hold = (("TOY_HOLD", f"{HOLD}:{tmp_path / 'go'},{again}:{tmp_path / 'again'}"),)
         spec = NodesSpec((TOY, str(STEPS), str(STEP_MS)), 2, 1, 1, authority, options, hold)
         stands.append(Stand((*spec.nodes, AUTHORITY)).__enter__())
         run = NodesRun(spec, stands[-1], tmp_path / "nodes")

@@ -13,7 +13,10 @@ from closeranks.drill.nodes.runs import AUTHORITY, NodesRun, closed_step
 from closeranks.drill.nodes.strikes import SUPERVISOR, coordinator_on
 from closeranks.drill.nodes.verdict import NodesEvidence, applied_twice, two_coordinators
 from closeranks.events import (
+    CoordinatorBegan,
     CoordinatorFollowed,
+    Diagnosed,
+    ErrorSeen,
     Event,
     IncidentClosed,
     IncidentOpened,
@@ -85,6 +88,31 @@ def test_a_frozen_supervisor_finds_its_seat_taken_and_waits_as_a_spare(begin, un
     wait_for(run, lambda: accepted() > before)
     evidence = finish(run)
     assert {seen.outcome for seen in events(evidence, RunEnded)} == {"completed"}
+    assert finals(evidence) == undisturbed
+    require_each_update_once(evidence)
+
+
+def test_the_leading_node_is_told_to_leave_and_the_job_goes_on_without_it(begin, undisturbed):
+    """It hands the lead over, then its seat; nobody waits for a lease or a heartbeat that does not come."""
+    run = begin("sqlite", "--grace", "120s", again=HOLD + 3)
+    wait_until_held(run)
+    victim = run.leader()
+    assert victim in seated(run)
+    (supervisor,) = run.stand.processes(victim, SUPERVISOR)
+    os.kill(supervisor, signal.SIGTERM)
+    wait_for(run, lambda: any(seen.detector == "left" for seen in events_so_far(run, ErrorSeen)))
+    (run.folder.parent / "go").touch()
+    wait_for(run, lambda: any(seen.node == victim for seen in events_so_far(run, NodeGone)))
+    (run.folder.parent / "again").touch()
+    wait_for(run, lambda: not run.running())
+    evidence = run.finish()
+    assert evidence.left == ()
+    ends = {one.node: one.exit_code for one in evidence.runs}
+    assert ends == dict.fromkeys(run.spec.nodes, 0) | {victim: 128 + signal.SIGTERM}, outputs(evidence)
+    assert any("given the lead up" in seen.reason for seen in events(evidence, CoordinatorBegan))
+    closed = {(seen.outcome, seen.steps_lost) for seen in events(evidence, IncidentClosed)}
+    assert closed == {("recovered", 0)}
+    assert {seen.fault for seen in events(evidence, Diagnosed)} == {"preempted"}
     assert finals(evidence) == undisturbed
     require_each_update_once(evidence)
 

@@ -327,9 +327,10 @@ def test_a_frozen_seat_is_found_by_what_its_node_says_whatever_the_seat_was_doin
     for _ in range(120):  # looks 50 ms apart
         now_ns += 50_000_000
         before = len(asked)
-        assert progress.look(("n0",)) == ()
+        facts += progress.look(("n0",))
         for _, word in asked[before:]:
-            facts += progress.confirmed(Confirmed(proc=word.proc, answered=False, busy=False, routine=word.routine))
+            confirmed = Confirmed(proc=word.proc, answered=False, busy=False, routine=word.routine)
+            assert progress.confirmed(confirmed) == ()
     assert asked == [("n0", Confirm(proc=1, routine=True))] * 2
     (stuck,) = facts
     assert (stuck.proc, stuck.detail) == (1, "its control thread does not answer, it is idle")

@@ -317,6 +317,22 @@ def test_ranks_leave_when_the_last_state_is_copied_everywhere():
     assert lead.circle.said[-2:] == [LeaveNow(), LeaveNow()]
 
 
+@pytest.mark.parametrize("closed", ["", "5 keepers were lost"])
+def test_ranks_do_not_leave_while_the_last_state_waits_for_a_keeper(closed):
+    # A lead that had just taken over: the loop ended, and with it the run, before its keeper had opened the store.
+    lead = Lead()
+    lead.close_steps(3)
+    lead.saver.link.ready = False
+    lead.saves.let_leave(3)
+    lead.deliver(lead.circle.last(Snap), "n0", "n1")
+    assert LeaveNow() not in lead.circle.said
+    lead.saver.link.ready, lead.saver.link.closed = not closed, closed
+    lead.saves.ready()
+    assert [type(word) for word in lead.circle.said if isinstance(word, PublishNow | LeaveNow)] == (
+        [LeaveNow] if closed else [PublishNow, LeaveNow]
+    )
+
+
 def test_a_snapshot_of_which_a_node_may_not_have_heard_is_asked_for_again():
     lead = Lead()
     lead.close_steps(9)
@@ -478,6 +494,41 @@ def test_at_the_end_a_follower_waits_for_the_lead_while_it_lives_and_not_for_the
     finally:
         loop.close()
     assert told == ([("t1", [1])] if given_up else [])
+
+
+def test_at_the_end_images_that_wait_for_a_keeper_are_handed_to_it_before_it_may_end(monkeypatch):
+    monkeypatch.setattr(saver, "_LOOK_S", 0.0)
+    did: list[object] = []
+
+    class Late(Keeper):
+        ready = False
+
+        def publish(self, message: keeper.Publish, fds: list[int]) -> None:
+            super().publish(message, fds)
+            did.append(message.save)
+
+        async def finish(self, patience_s: float) -> None:
+            self._settled.set()
+            await super().finish(patience_s)
+            did.append("end")
+
+    async def end() -> None:
+        options = SimpleNamespace(grace_s=1.0)
+        context: Any = SimpleNamespace(library=False, term=1, options=options, living=list)
+        config: Any = SimpleNamespace(store="/nowhere")
+        late = saver.Saver(context, Vault(), config, Circle())
+        late._role, late.link = Role.LEAD, Late(asyncio.Event())
+        late._waiting.append(PublishNow(save=1, number=7, attempt="t1", world=2, tiers=None))
+        whole = SimpleNamespace(complete=True, published=False, images={}, step=3, data_position=None)
+        monkeypatch.setattr(late._vault, "get", lambda _: whole)
+        ended = asyncio.ensure_future(late.finish(EndRun(outcome="completed", exit_code=0, reason="done")))
+        await asyncio.sleep(0)
+        late.link.ready = True
+        late._keeper_changed()
+        await ended
+
+    asyncio.run(end())
+    assert did == [7, "end"]
 
 
 class Group:

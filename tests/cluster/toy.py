@@ -1,7 +1,7 @@
 """A tiny training job for several nodes. Every seat writes down each update as it begins to apply it.
 
 ``toy.py STEPS STEP_MS``. A line of ``applied/seat<k>`` in the run folder: step, term, pid, and the time at which
-the update began. TOY_HOLD=STEP:FILE sits before that step until the file is there.
+the update began. TOY_HOLD=STEP:FILE sits before that step until the file is there; several are joined by commas.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def main(steps: int, step_s: float) -> None:
 
     optimizer.register_step_pre_hook(at_apply)  # after the library's own, which refuses what may not be applied
     never = threading.Event()
-    hold, _, until = os.environ.get("TOY_HOLD", "-1:").partition(":")
+    holds = dict(hold.split(":", 1) for hold in os.environ.get("TOY_HOLD", "-1:").split(","))
     for step in job.steps(until=steps):
-        if step.number == int(hold) and not step.rehearsal:
-            sit(job, Path(until))
+        if str(step.number) in holds and not step.rehearsal:
+            sit(job, Path(holds[str(step.number)]))
         with step:
             never.wait(step_s)
             loss = (model(step.batch) - step.batch).square().mean()

@@ -54,6 +54,7 @@ class Candidate:
         self.state = le.Candidacy(boot=boot, rank=rank, clockwork=CLOCKWORK)
         self.kept = Kept()
         self.coordinator = None
+        self.retired = False
         self.asking = 0  # number of the open question to the register
         self.frozen_until = 0.0
 
@@ -184,6 +185,7 @@ class World:
             now_s=now_s,
             led=al.led(node.allegiance, now_s),
             leader_ended=candidate.kept.seen.boot in node.gone,
+            retired=candidate.retired,
             heard_s=self.heard_s(candidate),
             outnumbered=outnumbered(nodes=len(last), reached=reached),
         )
@@ -353,6 +355,17 @@ class World:
         node.start()
         node.down_until = self.now + down_s
         self.after(0.0, self.candidate_turn, node, node.candidate)
+
+    def release_lead(self, rank):
+        """The candidate gives the lead up, if it has it: first it stops granting, then it says so."""
+        node = self.nodes[rank]
+        candidate = node.candidate
+        others = any(not other.candidate.retired for other in self.nodes if other is not node)
+        if others and candidate.state.reign is not None and not candidate.state.writing and candidate.asking == 0:
+            candidate.coordinator, candidate.retired = None, True
+            candidate.state, ballot = le.release(candidate.state, node.clock(self.now))
+            seen = le.Seen(epoch=ballot.epoch, beat=ballot.beat, boot=candidate.state.boot, released=True)
+            self.write(node, candidate, ballot, seen=seen)
 
     def freeze_candidate(self, rank, seconds):
         self.nodes[rank].candidate.frozen_until = self.now + seconds

@@ -17,6 +17,7 @@ from closeranks.decide.adoption import Known, KnownNode, adopt
 from closeranks.decide.controller import step
 from closeranks.decide.protocol import (
     BeginTerm,
+    ConfirmEnd,
     EndAfterStep,
     EndRun,
     GoOn,
@@ -24,12 +25,15 @@ from closeranks.decide.protocol import (
     Isolate,
     KnownProc,
     LetLeave,
+    LetNodeGo,
     NodeBack,
     NodeJoined,
+    NodeLeaves,
     NodeLost,
     NodeSilent,
     Note,
     PlanRestore,
+    ProcConfirmed,
     ProcEnded,
     ProcFinished,
     ProcJoined,
@@ -50,6 +54,7 @@ _STAGE_AFTER = {
     ProcRestored: "restored",
     ProcResumed: "looping",
     ProcFinished: "finished",
+    ProcConfirmed: "confirmed",
 }
 
 
@@ -63,6 +68,7 @@ class SimNode:
     up: bool = True
     cut: bool = False  # no word passes between it and the coordinator
     told_lost: bool = False
+    told_to_leave: bool = False  # by a signal; it says so to each coordinator
     heard_s: float = 0.0  # for the last time, if it is cut
     ended: list[ProcEnded] = field(default_factory=list)  # that nobody heard of
 
@@ -94,6 +100,7 @@ class NodeWorld(World):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.doers[LetNodeGo] = self.do_let_node_go
         self.wanted = self.settings
         self.nodes: dict[str, SimNode] = {}
         self.where: dict[int, str] = {}
@@ -104,6 +111,7 @@ class NodeWorld(World):
         self.epoch = 1
         self.crash_after: int | None = None  # decisions that are still carried out by this coordinator
         self.numbers = 1
+        self.let_go: list[str] = []
 
     # --- nodes --------------------------------------------------------------------------------------------------
 
@@ -132,6 +140,24 @@ class NodeWorld(World):
         for term in terms & {self.going}:
             self._poison(term)
         self.after(self.lost_after_s, lambda: self.declare_lost(node))
+
+    def leave(self, name: str) -> None:
+        """The node is told to leave, and stays until it may."""
+        self.nodes[name].told_to_leave = True
+        self._say_who_leaves(self.nodes[name])
+
+    def _say_who_leaves(self, node: SimNode) -> None:
+        if node.told_to_leave and node.up and not node.cut:
+            self.feed(NodeLeaves(node=node.name, signal=15))
+
+    def do_let_node_go(self, decision: LetNodeGo) -> None:
+        node = self.nodes[decision.node]
+        assert node.told_to_leave
+        if self.decided(decision) and node.up and not node.cut:
+            self.let_go.append(decision.node)
+            lost_after_s, self.lost_after_s = self.lost_after_s, 0.05  # it says farewell
+            self.die(decision.node)
+            self.lost_after_s = lost_after_s
 
     def declare_lost(self, node: SimNode) -> None:
         if node.told_lost or self.nodes[node.name] is not node:
@@ -184,6 +210,7 @@ class NodeWorld(World):
             ].silent:  # back before anybody missed it: what it was told is lost all the same
                 self.feed(NodeSilent(node=node.name, detail="it called anew"))
             self.feed(NodeBack(node=node.name, procs=self._report(node), ended=self._tell_ended(node)))
+            self._say_who_leaves(node)
 
     def _here(self, name: str) -> list[Sim]:
         return [sim for sim in self.procs.values() if self.where[sim.number] == name]
@@ -270,13 +297,13 @@ class NodeWorld(World):
 
     def _check_size(self, decision: StartGroup) -> None:
         seats, each = len(decision.procs), self.wanted.seats // self.wanted.nodes_needed
-        full = sum(not node.silent and node.slots >= each for node in self.state.nodes.values())
+        full = sum(node.open and node.slots >= each for node in self.state.nodes.values())
         assert seats == min(full * each, self.wanted.seats) or not self.wanted.nodes_min or seats == self.wanted.seats
         assert seats == self.wanted.seats or seats >= self.wanted.nodes_min * each > 0
 
     def _check_start(self, number: int, name: str) -> None:
         assert name in self.state.nodes, f"{name} is not there"
-        assert not self.state.nodes[name].silent, f"{name} is silent"
+        assert self.state.nodes[name].open, f"{name} is silent, or leaves"
         assert number >= self.numbers, f"p{number} was given before"
         self.numbers = number + 1
 
@@ -383,6 +410,13 @@ class NodeWorld(World):
         if self.decided(decision):
             super().do_end_after_step(decision)
 
+    def do_confirm_end(self, decision: ConfirmEnd) -> None:
+        if self.decided(decision):
+            for sim in self._members(decision.term):
+                if self.hears(sim.number):
+                    fact = ProcConfirmed(proc=sim.number, term=decision.term, digest="")
+                    self.after(0.05, lambda sim=sim, fact=fact: self._say(sim, fact))
+
     def do_let_leave(self, decision: LetLeave) -> None:
         if self.decided(decision):
             for sim in self.procs.values():
@@ -433,13 +467,16 @@ class NodeWorld(World):
                 for node in connected
             ),
             memo=memos.decode(self.memo) if self.memo else None,
-            saved_step=self.saved_step,
+            saved_step=self.saved_step if self.tells_of_saves else None,
+            stored_step=self.saved_step,
             **self.record,
         )
         self.facts.append((known, self.now_s))
         self.state, decisions = adopt(self.wanted, known, self.now_s)
         self._keep_memo()
         self.carry_out(decisions)
+        for node in connected:
+            self._say_who_leaves(node)
 
     def carry_out(self, decisions: tuple) -> None:
         for decision in decisions:

@@ -7,6 +7,7 @@ from node_world import NodeWorld
 from test_node_loss import die, rungs, world_of
 
 from closeranks.decide import memo as memos
+from closeranks.decide.adoption import Known, KnownNode, adopt
 from closeranks.decide.protocol import (
     BeginTerm,
     EndAfterStep,
@@ -18,6 +19,7 @@ from closeranks.decide.protocol import (
     StartProc,
     StopAsked,
 )
+from closeranks.decide.state import Settings
 from closeranks.events import CoordinatorBegan, IncidentClosed, IncidentOpened, Rung
 
 
@@ -146,3 +148,36 @@ def test_a_memo_is_sent_for_what_changed_and_not_for_every_step():
     world.run()
     sent = [one for one, other in pairwise(told) if memos.worth_sending(one, other)]
     assert 1 <= len(sent) <= 3
+
+
+def strike_the_only_node_with_seats(world):
+    world.die("n0")
+    world.crash(for_s=2.0)
+
+
+def test_a_node_without_seats_takes_over_when_the_only_one_with_seats_dies_with_the_coordinator():
+    world = world_of(["n0", "n1"], 2, 1, at_step={10: strike_the_only_node_with_seats})
+    world.save_every = 4
+    world.run()
+    assert world.ended.outcome == "completed"
+    assert world.state.places == ("n1", "n1")
+    (closed,) = world.events(IncidentClosed)
+    assert (closed.steps_lost, world.saves[:2]) == (2, [3, 7]), "step 9 was closed when it was last heard"
+    assert closed.at_least, "whoever knew of a later step is gone"
+
+
+def test_steps_that_a_node_without_seats_has_heard_of_count_where_nobody_else_is_left():
+    known = Known(
+        leader="n1",
+        reason="",
+        term=3,
+        members=(5,),
+        places=("n0",),
+        incarnations=(1,),
+        next_proc=9,
+        incidents=0,
+        nodes=(KnownNode(name="n1", slots=1, closed_everywhere=41),),
+        saved_step=20,
+    )
+    state, _ = adopt(Settings(seats=1, nodes_needed=1), known, 0.0)
+    assert (state.group.newest_step, state.group.unsure) == (41, True)

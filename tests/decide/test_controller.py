@@ -6,6 +6,7 @@ Seat 0 is held by p1 at first, seat 1 by p2, and so on; spares follow. The simul
 import pytest
 from world import World
 
+from closeranks import faults
 from closeranks.decide.budgets import Intensity, Limits
 from closeranks.decide.controller import initial, step
 from closeranks.decide.diagnosis import NO_ANSWER
@@ -13,12 +14,15 @@ from closeranks.decide.exits import SEAT_STATE_MISSING
 from closeranks.decide.protocol import (
     BeginTerm,
     Begun,
+    ConfirmEnd,
     Crash,
     GoOn,
     GroupStuck,
     Isolate,
+    LetLeave,
     Origin,
     PlanRestore,
+    ProcConfirmed,
     ProcEnded,
     ProcReady,
     ProcStuck,
@@ -510,6 +514,55 @@ def test_a_seat_that_dies_while_others_have_finished_is_replaced():
     assert world.events(IncidentClosed)[0].first_step_s is None
 
 
+def at_the_end(strike):
+    """A run in which ``strike`` is called once, when all have closed the last step and are asked whether they live."""
+    world = world_of(3, 1, deadlines=Deadlines(confirm_s=5.0))
+    left = [strike]
+    world.decision_hook = lambda d: left.pop()(world) if isinstance(d, ConfirmEnd) and left else None
+    return world.run()
+
+
+@pytest.mark.parametrize(
+    "strike", [kill(1), lambda world: world.exit(2, code=9), lambda world: setattr(world.procs[2], "frozen", True)]
+)
+def test_a_seat_that_is_lost_when_all_have_closed_the_last_step_is_replaced_before_anybody_leaves(strike):
+    world = at_the_end(strike)
+    assert [e.rung for e in world.events(Decided)] == [Rung.SPARE]
+    assert (world.ended.outcome, len(world.of(LetLeave)), len(world.of(ConfirmEnd))) == ("completed", 1, 2)
+
+
+def test_a_seat_that_lives_and_does_not_say_so_at_the_end_hangs():
+    world = world_of(3, 1, deadlines=Deadlines(confirm_s=5.0))
+    say = world._say
+    world._say = lambda sim, fact: None if isinstance(fact, ProcConfirmed) and sim.number == 2 else say(sim, fact)
+    (found,) = world.run().events(Diagnosed)
+    assert (found.fault, found.culprits) == (faults.HUNG.name, (1,))
+
+
+def test_a_seat_whose_state_is_another_one_after_the_last_step_takes_that_of_the_others():
+    world = world_of(3, 1)
+    world.final_digest = lambda sim: "odd" if sim.number == 3 else "equal"
+    world.run()
+    assert [(e.fault, e.culprits) for e in world.events(Diagnosed)] == [(faults.CORRUPT_REPLICA.name, (2,))]
+    assert (world.ended.outcome, [e.rung for e in world.events(Decided)]) == ("completed", [Rung.SPARE])
+
+
+@pytest.mark.parametrize("struck", [0, 2])
+def test_a_seat_whose_state_changes_in_a_recovery_is_named_whether_it_gave_the_state_or_not(struck):
+    world = world_of(4, 2, at_step={10: kill(1)})
+    left = [struck]
+
+    def strike(decision):
+        if isinstance(decision, PlanRestore) and decision.receivers and left:
+            world.occupant(left.pop()).corrupt = " flipped"
+
+    world.decision_hook = strike
+    world.run()
+    assert [e.culprits for e in world.events(Diagnosed)] == [(1,), (struck,)]
+    assert (world.ended.outcome, world.events(Decided)[-1].rung) == ("completed", Rung.SPARE)
+    assert {s.digest for s in world.procs.values() if s.seat is not None and s.told_end and s.finished} == {"step 29"}
+
+
 def test_a_member_that_fails_after_it_was_let_leave_ends_the_run_with_its_code():
     world = world_of(2)
     world.decision_hook = lambda d: world.exit(2, code=9) if type(d).__name__ == "LetLeave" else None
@@ -699,6 +752,24 @@ def test_mismatched_collectives_that_come_again_stop_the_run():
     assert "mismatched collective after step 9 came again" in world.ended.reason
 
 
+def test_a_mismatch_comes_again_though_the_step_before_it_was_heard_of_too_late_the_first_time():
+    world = world_of(3)
+
+    def mismatch(number):
+        if number == 10:
+            for sim in world.living():
+                sim.closed_step = 10
+            world.steps_done.append(10)
+        if number >= 10:
+            world.going = None
+            world.feed(GroupStuck(detail="collective 7 differs", suspects=(2,)))
+
+    world.step_hook = mismatch
+    world.run()
+    assert [e.rung for e in world.events(Decided)] == [Rung.REGROUP, Rung.STOP]
+    assert "mismatched collective after step 10 came again" in world.ended.reason
+
+
 def test_a_mismatch_that_does_not_come_again_costs_an_attempt():
     def mismatch(world):
         world.going = None
@@ -715,6 +786,8 @@ def test_some_that_never_join_are_named():
     world.run()
     assert (world.ended.outcome, world.ended.exit_code) == ("failed", 1)
     assert "seats [1] did not call join() within 5 s" in world.ended.reason
+    assert [e.rung for e in world.events(Decided)] == [Rung.COLD_RESTART, Rung.STOP]  # it may have been a bad start
+    assert world.events(Diagnosed)[0].fault == faults.HUNG.name
 
 
 @pytest.mark.parametrize("exit_at_s", [0.1, 1.0])

@@ -12,7 +12,7 @@ RECOVERY_S = 45.0  # a grace, two yields and their leases, and the way back of e
 CHECKED = settings(
     max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
 )
-STRIKES = ("candidate", "node", "freeze", "outage", "island", "halves", "one way", "flap", "authority")
+STRIKES = ("candidate", "node", "freeze", "outage", "island", "halves", "one way", "flap", "authority", "release")
 
 
 def strike(world, kind, chance):
@@ -51,7 +51,11 @@ def cut(world, ways, seconds):
 def struck(seed, nodes, seats, faults):
     world, chance = World(seed, nodes, seats), random.Random(seed)
     for kind in faults:
-        world.after(chance.uniform(3.0, FAULTS_S), strike, world, kind, chance)
+        at_s = chance.uniform(3.0, FAULTS_S)
+        if kind == "release":
+            world.after(at_s, lambda: world.release_lead(world.kept.leader))
+        else:
+            world.after(at_s, strike, world, kind, chance)
     world.run(FAULTS_S)
     return world
 
@@ -64,6 +68,17 @@ def test_no_two_workers_act_in_one_seat_and_in_the_end_one_leads_all(seed, nodes
     while world.settled() < 0 and world.now < FAULTS_S + LONGEST_S + RECOVERY_S:
         world.run(world.now + 0.25)
     assert world.settled() >= 0, "nobody leads all nodes although nothing fails any more"
+
+
+def test_a_lead_that_is_given_up_is_taken_over_before_any_grant_has_run_out():
+    world = World(seed=1, nodes=4, seats=3)
+    world.run(10.0)
+    world.release_lead(0)
+    world.run(12.0)
+    assert (world.kept.seen.epoch, world.kept.leader) == (2, 1), "it does not take it back itself"
+    assert all(map(world.acting, world.nodes[:3]))
+    world.run(30.0)
+    assert world.settled() >= 0
 
 
 def test_without_faults_the_lowest_rank_leads_at_once_and_stays():

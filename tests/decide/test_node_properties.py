@@ -12,7 +12,7 @@ from closeranks.decide.state import Deadlines, Settings
 from closeranks.events import CoordinatorBegan
 
 OF_PROCS = ["kill", "freeze", "crash", "leave", "poison", "corrupt", "stop"]
-OF_NODES = ["die", "die", "join", "join", "silence", "gone for a while", "silent for ever"]
+OF_NODES = ["die", "die", "told to leave", "join", "join", "silence", "gone for a while", "silent for ever"]
 OF_COORDINATOR = ["crash", "crash in between", "crash in between"]
 faults = st.lists(
     st.tuples(
@@ -30,6 +30,8 @@ def strike_node(world: NodeWorld, kind: str, choice: int) -> None:
     match kind:
         case "die" if name:
             world.die(name)
+        case "told to leave" if name:
+            world.leave(name)
         case "join":
             world.join(f"n{len(world.nodes) if choice % 2 else choice}")
         case "silence" if name:

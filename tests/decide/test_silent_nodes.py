@@ -2,8 +2,8 @@
 
 from test_node_loss import rungs, world_of
 
-from closeranks.decide.membership import replaceable
 from closeranks.decide.protocol import BeginTerm, NodeLost, StartProc
+from closeranks.decide.room import room
 from closeranks.events import IncidentOpened, Rung
 
 
@@ -56,9 +56,9 @@ def test_a_node_is_replaceable_where_others_that_can_be_reached_have_room_for_it
     told = {}
 
     def look():
-        told["all are there"] = replaceable(world.state, "n1")
+        told["all are there"] = room(world.state).replaces("n1")
         world.silence("n2", for_s=100.0)
-        world.after(2.0, lambda: told.setdefault("the spare is silent", replaceable(world.state, "n1")))
+        world.after(2.0, lambda: told.setdefault("the spare is silent", room(world.state).replaces("n1")))
 
     world.at(101.0, look)
     world.run()

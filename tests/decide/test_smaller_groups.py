@@ -48,6 +48,15 @@ def sizes(world):
     return [len(d.procs) for d in world.of(StartGroup)]
 
 
+def test_a_smaller_group_waits_for_the_end_of_those_that_it_replaces():
+    """They took longer than a tick, and the run stopped: no node had come for seats that it had given up."""
+    world = world_of(["n0", "n1", "n2"], at_step={10: die("n1")})
+    world.end_s = 2.0
+    world.run()
+    assert sizes(world) == [6, 4]
+    assert world.ended.outcome == "completed"
+
+
 def test_a_group_grows_again_when_it_starts_anyway_and_the_node_is_back():
     world = world_of(["n0", "n1", "n2"], at_step={10: die("n1"), 20: lambda w: w.join("n1"), 30: kill_all}).run()
     assert sizes(world) == [6, 4, 6]
@@ -77,6 +86,19 @@ def test_a_group_shrinks_as_often_as_it_may():
     assert world.state.places == ("n0", "n0")
     least = world_of(["n0", "n1", "n2"], least=2, at_step={10: die("n1"), 20: die("n2")}).run()
     assert (sizes(least), least.ended.outcome) == ([6, 4], "failed")
+
+
+def test_state_whose_saver_died_before_it_could_say_so_is_found_in_the_store():
+    def strike(world):
+        world.die("n0")
+        world.crash(for_s=2.0)
+
+    world = world_of(["n0", "n1"], needed=2, at_step={10: strike})
+    world.tells_of_saves = False
+    world.run()
+    assert sizes(world) == [4, 2]
+    assert "goes on with 2 of 4 seats from the saved step 7" in world.events(Decided)[-1].reason
+    assert sorted(set(world.steps_done)) == list(range(60))
 
 
 def test_spares_that_were_warmed_for_another_size_end_before_the_group_starts():

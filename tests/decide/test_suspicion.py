@@ -9,8 +9,8 @@ GUARD = Guard()
 TRAINED = Memory(age=1, replicated=True, norms=(1.0,) * 64)
 
 
-def seat(fingerprint=1, *, proc=1, finite=True, norm=1.0, state=0, reduced=0):
-    return Evidence(proc=proc, finite=finite, norm=norm, fingerprint=fingerprint, state=state, reduced=reduced)
+def seat(fingerprint=1, *, proc=1, finite=True, norm=1.0, **more):
+    return Evidence(proc=proc, finite=finite, norm=norm, fingerprint=fingerprint, **more)
 
 
 GOOD = (seat(1, proc=1), seat(2, proc=2), seat(3, proc=3))
@@ -139,3 +139,35 @@ def test_a_guard_is_given_by_its_level_or_as_a_value_and_refused_by_name():
         guard_of("fast")
     with pytest.raises(ValueError, match="Guard\\(outlier="):
         Guard(outlier=Action.REBUILD)
+
+
+def batches(*found):
+    return tuple(seat(10 + one, proc=at, batch=one) for at, one in enumerate(found, 1))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "before", "told"),
+    [
+        ((8, 8, 9), (1, 2, 3), "seats [0, 1] train on the same batch"),
+        ((7, 2, 9), (1, 2, 3), "seats [1] train on the batch of the step before"),
+    ],
+)
+def test_a_batch_that_is_trained_on_twice_is_held_and_whose_loader_gives_another_then_is_named(wrong, before, told):
+    memory = replace(TRAINED, batches=before)
+    memory, (first, second) = ruled(batches(*wrong), batches(7, 8, 9), memory=memory)
+    assert (first.next, first.findings[0].detail) == (Next.REPLAY, told)
+    culprit = next(at for at, one in enumerate(wrong) if one != (7, 8, 9)[at])
+    assert (second.next, second.cause, second.seats) == (Next.APPLY, Cause.REPLAY, (culprit,))
+    assert memory.batches == (7, 8, 9)
+
+
+def test_data_that_repeats_by_itself_costs_one_replay_in_a_run():
+    memory, (first, second) = ruled(batches(7, 7, 7), batches(7, 7, 7))
+    assert (first.next, second.next, second.cause) == (Next.REPLAY, Next.APPLY, Cause.NOTHING)
+    _, (third,) = ruled(batches(7, 7, 7), memory=memory, step=11)
+    assert third.next is Next.APPLY
+
+
+def test_batches_that_were_not_looked_at_are_not_compared():
+    _, (ruling,) = ruled(GOOD, memory=replace(TRAINED, batches=(0, 0, 0)))
+    assert ruling.next is Next.APPLY

@@ -15,6 +15,7 @@ from closeranks.decide.controller import initial, step
 from closeranks.decide.protocol import (
     BeginTerm,
     Begun,
+    ConfirmEnd,
     Crash,
     Decision,
     EndAfterStep,
@@ -28,6 +29,7 @@ from closeranks.decide.protocol import (
     Note,
     Origin,
     PlanRestore,
+    ProcConfirmed,
     ProcEnded,
     ProcFinished,
     ProcJoined,
@@ -89,9 +91,11 @@ class World:
     seed: int = 0
     until: int = 30
     save_every: int = 0  # steps; 0: nothing is saved
+    tells_of_saves: bool = True  # or it does not live to do so
     resumes_at: int | None = None  # step that an earlier run saved
     plain: bool = False
     jitter: float = 0.5
+    end_s: float = 0.03  # from the wish that a process ends to its end
     now_s: float = 100.0
     procs: dict[int, Sim] = field(default_factory=dict)
     facts: list[tuple[Fact, float]] = field(default_factory=list)
@@ -100,6 +104,7 @@ class World:
     started_hook: Callable[[Sim], None] = lambda _: None
     step_hook: Callable[[int], None] = lambda _: None
     decision_hook: Callable[[Decision], None] = lambda _: None
+    final_digest: Callable[[Sim], str] = lambda _: ""
     loss_of: Callable[[int], float | None] = lambda _: None
 
     def __post_init__(self) -> None:
@@ -112,6 +117,7 @@ class World:
             InterruptTerm: self.do_interrupt_term,
             Isolate: self.do_isolate,
             EndAfterStep: self.do_end_after_step,
+            ConfirmEnd: self.do_confirm_end,
             LetLeave: self.do_let_leave,
             EndRun: self.do_end_run,
         }
@@ -313,11 +319,15 @@ class World:
             sim.closed_step = closed + 1
         self.steps_done.append(closed + 1)
         self.feed(StepDone(step=closed + 1, duration_s=STEP_S, loss=self.loss_of(closed + 1)))
-        if self.save_every and (closed + 2) % self.save_every == 0:
-            self.saved_step = closed + 1
-            self.saves.append(closed + 1)
-            self.feed(StateSaved(step=closed + 1))
+        self._save(closed + 1)
         self.after(STEP_S, lambda: self._train(term))
+
+    def _save(self, step: int) -> None:
+        if self.save_every and (step + 1) % self.save_every == 0:
+            self.saved_step = step
+            self.saves.append(step)
+            if self.tells_of_saves:
+                self.feed(StateSaved(step=step))
 
     def _load(self, members: list[Sim]) -> None:
         """Before they reach their loop, the members of a new group take saved state over."""
@@ -368,10 +378,15 @@ class World:
             self.after(0.03, lambda sim=sim: self._pause(sim, decision.term))
 
     def do_isolate(self, decision: Isolate) -> None:
-        self.after(0.03, lambda: self.kill(decision.proc))
+        self.after(self.end_s, lambda: self.kill(decision.proc))
 
     def do_end_after_step(self, _: EndAfterStep) -> None:
         self.until = min(self.until, max(s.closed_step for s in self.procs.values()) + 3)
+
+    def do_confirm_end(self, decision: ConfirmEnd) -> None:
+        for sim in self._members(decision.term):
+            fact = ProcConfirmed(proc=sim.number, term=decision.term, digest=self.final_digest(sim))
+            self.after(0.05, lambda sim=sim, fact=fact: self._say(sim, fact))
 
     def do_let_leave(self, _: LetLeave) -> None:
         for sim in self.procs.values():

@@ -362,3 +362,14 @@ def test_an_abort_is_explained_once_the_others_have_come_to_the_same_collective(
     assert not awaits_witnesses({1: aborted(), 2: aborted(size_bytes=128), 3: aborted(returned=7)}, 1)
     assert not awaits_witnesses({1: aborted(returned=7), 3: aborted(entered=6)}, 1)
     assert not awaits_witnesses({1: aborted(), 3: aborted(entered=6, term=2)}, 1)
+
+
+def test_a_section_that_was_seen_three_times_has_a_deadline_from_its_longest():
+    watch, seen = Watch(), []
+    for visit in range(5):
+        began = Trainee(until_ns=0, doing=Doing.SECTION, moved_ns=(20 * visit + 1) * 10**9, step=9).reading()
+        watch, _ = observe(watch, {1: began}, began.moved_ns)
+        seen.append(allowed(watch, 1))
+        ended = Trainee(until_ns=0, moved_ns=began.moved_ns + (visit + 1) * 10**8, step=9).reading()
+        watch, _ = observe(watch, {1: ended}, ended.moved_ns)
+    assert seen == [600.0, 600.0, 600.0, pytest.approx(9.0), pytest.approx(12.0)]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from closeranks.detect.progress import Bounds
-from closeranks.detect.roll_call import Roll, heard, look
+from closeranks.detect.roll_call import Answer, Roll, heard, look
 from closeranks.signs import Doing, Reading
 
 LOOK_NS = 50_000_000
@@ -64,10 +64,9 @@ class Watched:
     def hear(self):
         due = [one for one in self.open if one[0] <= self.now_ns]
         self.open = [one for one in self.open if one[0] > self.now_ns]
-        for _, proc, lives in due:
-            self.roll, found = heard(self.roll, proc, self.now_ns, answered=lives, busy=False)
-            if found is not None:
-                self.frozen.append((self.now_ns, found))
+        answers = {proc: Answer(answered=lives, busy=False) for _, proc, lives in due}
+        self.roll, found = heard(self.roll, answers, self.now_ns)
+        self.frozen += [(self.now_ns, one) for one in found]
 
 
 @pytest.mark.parametrize("doing", list(Doing))
@@ -112,8 +111,8 @@ def test_use_of_the_processor_counts_as_a_sign_of_life():
     roll, _ = look(Roll(), {1: reading(0)}, SECOND_NS)
     for at_s in range(1, 60):
         roll, _ = look(roll, {1: reading(0)}, at_s * SECOND_NS)
-        roll, found = heard(roll, 1, at_s * SECOND_NS, answered=False, busy=True)
-        assert found is None
+        roll, found = heard(roll, {1: Answer(answered=False, busy=True)}, at_s * SECOND_NS)
+        assert found == ()
 
 
 def test_one_look_without_an_answer_is_not_enough():

@@ -15,6 +15,7 @@ import pytest
 from closeranks.drill import blows, inject
 from closeranks.drill.blows import DrillFault
 from closeranks.drill.fault import ANY_INCARNATION, FAILURE_CODE, Fault, Kind, Lasting, Moment
+from closeranks.probe import host
 
 DEADLINE_S = 20.0
 
@@ -126,12 +127,12 @@ def training(**more):
 
 def test_a_collective_is_left_out_once_and_only_an_all_reduce_of_its_step(tmp_path):
     striker = striker_for(tmp_path, fault(Kind.SKIP, moment=Moment.COLLECTIVE))
-    call = object()
+    launch = inject.Launch([], lambda _: None)
     striker.at("collective", 3)  # what strikes a collective is carried out where it is launched
-    assert striker.tampered(2, "allreduce", [], call) is call
-    assert striker.tampered(3, "broadcast", [], call) is call
-    assert striker.tampered(3, "allreduce", [], call) is None
-    assert striker.tampered(3, "allreduce", [], call) is call
+    assert striker.tampered(2, "allreduce", launch) is launch
+    assert striker.tampered(3, "broadcast", launch) is launch
+    assert striker.tampered(3, "allreduce", launch) is None
+    assert striker.tampered(3, "allreduce", launch) is launch
 
 
 def test_a_seat_is_given_the_batch_of_the_step_before_once(tmp_path):
@@ -204,6 +205,17 @@ def test_the_supervisor_shares_a_jump_of_the_clock_in_a_drill_alone(monkeypatch)
     assert time.time() - before_s < 60
     blows.heard("clock-jump")
     assert time.time() - before_s >= 3600
+
+
+def test_the_supervisor_is_told_nothing_of_its_node_any_more_in_a_drill_alone(monkeypatch, tmp_path):
+    for name in ("free_bytes", "available_bytes"):
+        monkeypatch.setattr(host, name, getattr(host, name))  # put back afterwards
+    monkeypatch.delenv("CLOSERANKS_DRILL", raising=False)
+    blows.heard("lost-metrics")
+    assert host.host_sample(tmp_path)["disk free"] is not None
+    monkeypatch.setenv("CLOSERANKS_DRILL", "a list of faults")
+    blows.heard("lost-metrics")
+    assert host.host_sample(tmp_path)["disk free"] is None
 
 
 def test_a_volley_waits_until_all_its_members_stand_at_their_moment(tmp_path):

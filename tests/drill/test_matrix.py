@@ -73,7 +73,7 @@ def test_a_recovery_is_brought_about_by_the_loss_of_another_seat():
 
 
 def test_an_empty_cell_and_one_of_nodes_have_no_episode_of_processes():
-    for key in ("wrong-size:idle", "partition:collective", "lost-metrics:forward"):
+    for key in ("wrong-size:idle", "partition:collective", "lost-metrics:idle"):
         with pytest.raises(NothingToDrillError):
             episode(cell(key), 0, ("x",))
     with pytest.raises(NothingToDrillError):

@@ -2,7 +2,7 @@ import pytest
 
 from closeranks.drill.nodes.faults import COORDINATOR, NEEDS_NETWORK, Field, NodeFault, NodeKind, NodeMoment, drawn
 
-FIELD = Field(nodes=("n0", "n1", "n2"), steps=40, outage=True, network=True)
+FIELD = Field(nodes=("n0", "n1", "n2"), steps=40, outage=True, network=True, saves=True)
 
 
 def test_the_same_seed_draws_the_same_faults_and_others_draw_others():
@@ -20,7 +20,7 @@ def test_over_many_seeds_every_kind_and_moment_comes():
 @pytest.mark.parametrize("seed", range(60))
 def test_what_cannot_be_carried_out_is_never_drawn(seed):
     faults = drawn(seed, Field(nodes=("n0", "n1"), steps=2, outage=False, network=False))
-    assert not {fault.kind for fault in faults} & (NEEDS_NETWORK | {NodeKind.AUTHORITY_OUTAGE})
+    assert not {fault.kind for fault in faults} & (NEEDS_NETWORK | {NodeKind.AUTHORITY_OUTAGE, NodeKind.BLACKOUT})
     assert all(0 <= fault.step < 2 for fault in faults)
 
 

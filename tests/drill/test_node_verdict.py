@@ -1,3 +1,5 @@
+import msgspec
+
 from closeranks.drill.nodes.faults import NodeFault, NodeKind
 from closeranks.drill.nodes.verdict import Applied, NodeRun, NodesEvidence, applied_twice, judge, two_coordinators
 from closeranks.drill.verdict import Final, Outcome
@@ -77,3 +79,13 @@ def test_one_term_of_two_coordinators_is_found_and_the_same_record_on_two_nodes_
     assert two_coordinators([one, one]) == []
     assert two_coordinators([one, record(TermBegan(term=2, members=(1, 3)), epoch=1)])
     assert two_coordinators([one, record(TermBegan(term=2, members=(1, 2)), epoch=2)])
+
+
+def test_a_job_that_was_started_anew_repeats_steps_and_terms_rightly():
+    begins = record(TermBegan(term=1, members=(1,)), epoch=1)
+    before = msgspec.structs.replace(killed("n0"), records=(begins,), applied=(applied(5, term=3),))
+    again = run(applied=(applied(4, pid=21, began_s=9.0), applied(5, pid=21, began_s=9.5)))
+    begun_again = record(TermBegan(term=1, members=(7,)), epoch=1)
+    again = msgspec.structs.replace(again, job=2, records=(begun_again, *again.records))
+    assert judged(before, again).outcome is Outcome.HELD
+    assert judged(before, msgspec.structs.replace(again, job=1)).outcome is Outcome.BROKEN

@@ -95,6 +95,6 @@ def test_a_collective_of_the_wrong_size_has_half_of_the_elements():
     seen = []
     backend = SimpleNamespace(allreduce=lambda tensors, _options: seen.extend(tensors))
     original = torch.arange(10.0)
-    shortened([original])(backend)
+    shortened([original])[1](backend)
     assert torch.equal(seen[0], original[:5])
     assert seen[0].data_ptr() != original.data_ptr()

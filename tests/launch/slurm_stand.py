@@ -118,6 +118,11 @@ class SlurmStand:
         words = self.ask("scontrol", "--oneliner", "show", "job", str(number)).split()
         return dict(word.partition("=")[::2] for word in words if "=" in word)
 
+    def told(self, number: int) -> str:
+        """All that Slurm says of a job, and what its controller wrote about it."""
+        log = (self.folder / "slurmctld.log").read_text().splitlines()
+        return "\n".join([str(self.job(number)), *(line for line in log if f"JobId={number}" in line)])
+
     def tear_down(self) -> None:
         """End every job and every daemon."""
         if "slurmctld" in self._daemons:

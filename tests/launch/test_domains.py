@@ -47,9 +47,9 @@ def test_of_a_node_that_the_file_does_not_name_nothing_is_known():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[hosts.a]\nrack = 'r'", "domains.toml: unknown key 'hosts'; did you mean host?"),
-        ("[node.n0]\nrakc = 'r'", "domains.toml: node.n0: unknown key 'rakc'; did you mean rack?"),
-        ("[node.n0]\nquux = 'r'", "known are chassis, rack"),
+        ("[hosts.a]\nrack = 'r'", "domains.toml: unknown key 'hosts'; did you mean \"host\"\\?"),
+        ("[node.n0]\nrakc = 'r'", "domains.toml: node.n0: unknown key 'rakc'; did you mean \"rack\"\\?"),
+        ("[node.n0]\nquux = 'r'", "known: chassis, rack"),
         ("[node.n0]\nrack = 7", "domains.toml: node.n0.rack: expected a name, got 7"),
         ("[node]\nn0 = 'r7'", "node.n0: expected level = name, got 'r7'"),
         ("node = 1", "node: expected a table, got 1"),

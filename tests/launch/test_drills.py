@@ -1,5 +1,6 @@
 """One node is killed under each launcher that can run here: training ends with the weights of an undisturbed one."""
 
+import math
 import os
 import re
 import socket
@@ -139,17 +140,18 @@ def test_a_job_that_gets_its_notice_is_requeued_and_goes_on_from_its_store(slurm
     assert eventually(lambda: slurm.job(job)["JobState"] == "PENDING", 60), slurm.job(job)
     assert {event.outcome for event in seen(first, RunEnded)} == {"stopped"}, told(tmp_path)
 
-    asked_s = [0.0]
+    asked_s = [-math.inf]
 
     def started_again():
         # Slurm puts the new start off by two minutes, in its own time: whoever speaks before that is not heard, and
-        # whoever speaks all the time keeps it from planning.
-        if time.monotonic() > asked_s[0] + 2 and slurm.job(job)["JobState"] == "PENDING":
+        # whoever speaks all the time keeps it from planning. Not at once: in the second in which it ended the job's
+        # first start, a node refuses the next one for good.
+        if time.monotonic() > asked_s[0] + 10 and slurm.job(job)["JobState"] == "PENDING":
             asked_s[0] = time.monotonic()
-            slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+            slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now+3")
         return seen(second, RunStarted)
 
-    assert eventually(started_again, 150), "\n".join(f"{k}={v}" for k, v in slurm.job(job).items())
+    assert eventually(started_again, 180), slurm.told(job)
     # In between Slurm may show how the first start ended.
     assert eventually(lambda: slurm.job(job)["JobState"] == "COMPLETED", 60), told(tmp_path)
     assert {event.step for event in seen(second, RunResumed)} == {newest()}, told(tmp_path)

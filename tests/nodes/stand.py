@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import sys
 from typing import Any
 
 from closeranks.decide.retry_budget import Backoff
@@ -38,6 +39,30 @@ def beat(number: int) -> words.Beat:
 
 def granted(number: int) -> words.Granted:
     return words.Granted(number=number, lease_s=3.0)
+
+
+_SUPERVISOR = """
+import asyncio, sys
+from closeranks.nodes.handshake import Keys
+from closeranks.nodes.probes import Supervisor, answer_probes
+from closeranks.nodes.words import Address
+
+async def main():
+    own = Supervisor(*sys.argv[2:])
+    listener = await answer_probes(Address(host="127.0.0.1", port=0), Keys(sys.argv[1]), own)
+    print(listener.address.port, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def supervisor_process(node: str, boot: str) -> tuple[asyncio.subprocess.Process, Address]:
+    """A process that answers probes as this supervisor, and where."""
+    words_of_it = ["-c", _SUPERVISOR, KEYS.token, node, boot]
+    process = await asyncio.create_subprocess_exec(sys.executable, *words_of_it, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    return process, Address(host="127.0.0.1", port=int(await process.stdout.readline()))
 
 
 class Leader:

@@ -1,11 +1,10 @@
 import asyncio
 import itertools
 import socket
-import sys
 from pathlib import Path
 
 import pytest
-from tests.nodes.stand import ANYWHERE, KEYS, until
+from tests.nodes.stand import ANYWHERE, KEYS, supervisor_process, until
 
 from closeranks.nodes.command_probe import CommandProbe
 from closeranks.nodes.handshake import Keys
@@ -38,24 +37,9 @@ def test_a_supervisor_that_was_started_anew_says_that_the_old_one_has_ended():
 
 def test_a_vigil_is_hung_up_by_the_end_of_the_process():
     async def end_of_a_process():
-        code = f"""
-import asyncio
-from closeranks.nodes.handshake import Keys
-from closeranks.nodes.link import Ended
-from closeranks.nodes.probes import Supervisor, answer_probes
-from closeranks.nodes.words import Address
-
-async def main():
-    listener = await answer_probes(Address(host="127.0.0.1", port=0), Keys({KEYS.token!r}), Supervisor("n1", "b"))
-    print(listener.address.port, flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
-        port = int(await process.stdout.readline())
+        process, address = await supervisor_process("n1", "b")
         ended = asyncio.get_running_loop().create_future()
-        await keep_vigil(Address(host="127.0.0.1", port=port), KEYS, ended.set_result, 5.0)
+        await keep_vigil(address, KEYS, ended.set_result, 5.0)
         process.kill()
         end = await asyncio.wait_for(ended, 10.0)
         await process.wait()

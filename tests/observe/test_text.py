@@ -32,6 +32,8 @@ from closeranks.events import (
     NodeWell,
     PersonNeeded,
     ProcessExited,
+    ReplicaQuarantined,
+    ReplicaReadmitted,
     RestorePlanned,
     RunEnded,
     RunResumed,
@@ -117,6 +119,8 @@ OTHERS = (
     NodeQuarantined(node="n1", host="h1", hours=24.0, reason="native crash 3 times"),
     PersonNeeded(about="h1", reason="too many nodes are out"),
     BatchesSplitFiner(incident=1, finer=2),
+    ReplicaQuarantined(replica="b", reason="it differs from two others"),
+    ReplicaReadmitted(replica="b", reason="its known answers were right again"),
 )
 
 

@@ -149,7 +149,7 @@ def test_a_replica_that_is_not_ready_is_not_asked_and_one_that_answers_wrongly_n
         probe = '[probe]\nknown_answer = true\nexpect = "five"\n'
         replicas = [loading, completing("six"), completing("five")]
         async with gateway(*replicas, more=EAGER + probe) as (front, port, _):
-            prober = Prober(front, front.settings.probe)
+            prober = Prober(front)
             prober.start()
             judges = {name: member.judge for name, member in front.traffic.fleet.members.items()}
 
@@ -175,7 +175,7 @@ def test_when_all_checks_fail_the_best_is_tried_all_the_same():
 
     async def script():
         async with gateway(only_chats, only_chats, more=EAGER) as (front, port, _):
-            prober = Prober(front, front.settings.probe)
+            prober = Prober(front)
             prober.start()
             while not front.traffic.fleet.panics(front.now_s(), ""):  # noqa: ASYNC110 - what checks find out
                 await asyncio.sleep(0.01)
@@ -196,7 +196,7 @@ def test_checks_that_get_no_answer_are_cancelled_at_the_replica():
             ended.append(talk)
 
         async with gateway(wedged, more=EAGER.replace("0.5", "0.05")) as (front, _, (replica,)):
-            prober = Prober(front, front.settings.probe)
+            prober = Prober(front)
             prober.start()
             while len(ended) < 4:  # noqa: ASYNC110 - what the replica sees
                 await asyncio.sleep(0.01)

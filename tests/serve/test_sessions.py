@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import json
+import re
 import shutil
 import socket
 import subprocess
+import sys
 
 import pytest
 from tests.serve.stand import Client, fakes, run, settings_for
@@ -92,6 +94,69 @@ def test_a_client_whose_gateway_dies_gets_the_rest_from_another_one(store, keep,
         assert text_of(events) == "".join(WORDS)
         assert events[-1] == "[DONE]"
         assert sum("role" in c["delta"] for e in events[:-1] for c in e["choices"]) == 1
+
+    run(script())
+
+
+@contextlib.asynccontextmanager
+async def gateway_processes(folder, count, replicas, more):
+    """So many processes of the command with the same settings; (process, port) of each."""
+    tables = "".join(
+        f'[[replica]]\nname = "{name}"\nurl = "http://127.0.0.1:{fake.port}"\n{LLAMA}'
+        for name, fake in zip("ab", replicas, strict=True)
+    )
+    path = folder / "gateway.toml"
+    path.write_text(f"{more}[listen]\nport = 0\n{tables}")
+    command = [sys.executable, "-m", "closeranks", "serve", str(path)]
+    begun = [
+        await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, start_new_session=True)
+        for _ in range(count)
+    ]
+    try:
+        lines = [(await process.stdout.readline()).decode() for process in begun]
+        yield [
+            (process, int(re.search(r"127\.0\.0\.1:(\d+);", line)[1]))
+            for process, line in zip(begun, lines, strict=True)
+        ]
+    finally:
+        for process in begun:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        await asyncio.gather(*(process.communicate() for process in begun))
+
+
+@pytest.mark.process
+def test_streams_of_a_gateway_process_that_is_killed_are_finished_by_another_process(redis_port, tmp_path):
+    async def script():
+        engines = [Engine("llama.cpp", gap_s=0.02), Engine("llama.cpp", gap_s=0.02)]
+        more = kept(f"redis://127.0.0.1:{redis_port}/2", "checkpoint")
+        async with fakes(*engines) as replicas, gateway_processes(tmp_path, 2, replicas, more) as processes:
+            (first, port), (_, other) = processes
+            clients = [await Client.to(port) for _ in range(8)]
+            for client in clients:
+                client.post("/v1/chat/completions", CHAT)
+            seen = []
+            for count, client in enumerate(clients, start=1):
+                await client.head()
+                seen.append(await read_events(client, count))
+            first.kill()
+            await first.wait()
+            for before, client in zip(seen, clients, strict=True):
+                with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                    while b"[DONE]" not in before[-1]:
+                        before.extend(await read_events(client, 1))
+            assert any(b"[DONE]" not in before[-1] for before in seen)
+            for before in seen:
+                again = await Client.to(other)
+                again.post("/v1/chat/completions", CHAT, [f"last-event-id: {split(before[-1])[0]}"])
+                status, _, body = await again.response()
+                assert status == 200
+                before.extend(event for event in body.split(b"\n\n") if event)
+        for whole in seen:
+            events = events_of(b"\n\n".join(split(event)[1] for event in whole))
+            assert text_of(events) == "".join(WORDS)
+            assert events.count("[DONE]") == 1
+            assert len({split(event)[0] for event in whole}) == len(whole)
 
     run(script())
 

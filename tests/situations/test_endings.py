@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 
@@ -47,7 +48,8 @@ def test_a_rank_that_never_joins_is_named_after_the_join_timeout(start):
     ended = start("no-join", *THREE, "--join-timeout", "1").end()
     assert ended.code == 1, ended.output
     (end,) = ended.events(RunEnded)
-    assert end.reason.startswith("seats [1] did not call join() within 1 s of the first that did; ")
+    # On a busy machine another one may have been late as well.
+    assert re.match(r"seats \[(0, )?1(, 2)?\] did not call join\(\) within 1 s of the first that did; ", end.reason)
     assert "--join-timeout" in end.reason
 
 

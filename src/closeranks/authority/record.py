@@ -14,12 +14,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     boot: str = ""  # of the candidate process that leads
     host: str = ""  # where it listens
     port: int = 0
+    probe_port: int = 0  # where the supervisor of the leading node answers probes
     term: int = 0  # the newest that was, or is about to be, announced
     members: tuple[int, ...] = ()  # process by seat
     nodes: tuple[str, ...] = ()  # node by seat
     incarnations: tuple[int, ...] = ()  # newest by seat
     procs_reserved: int = 1  # numbers below it are given out or belong to a leader: never give one twice
     incidents: int = 0  # incidents opened so far
+    released: bool = False  # this leader has given the lead up
     ended: str = ""  # outcome, once the run is over; nobody takes over any more
     exit_code: int = 0
     reason: str = ""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+
+from closeranks.toml_text import nearest
 
 DURABLE = "durable"  # the tier with the log; it is always there, whether the file names it or not
 MEMORY = "memory"  # the arenas themselves: no tier of the file, every save is there
@@ -190,6 +191,4 @@ def _code_of(code: object, where: str) -> tuple[int, int]:
 def _refuse_unknown(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
     for key in table:
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f'did you mean "{close[0]}"?' if close else f"known: {', '.join(known)}"
-            raise TiersError(f"{where}: unknown key {key!r}; {hint}")
+            raise TiersError(f"{where}: unknown key {key!r}; {nearest(key, list(known))}")

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from closeranks.cli.drill import conclude, leave, new_folder, refuse, show, tidy
 from closeranks.drill.nodes.campaign import Nodes, Results, ResultsProblem, carry_out_all
+from closeranks.drill.nodes.faults import NodeKind
 from closeranks.drill.nodes.namespaces import why_not
 from closeranks.drill.nodes.runs import NodesSpec
 from closeranks.drill.nodes.verdict import completed
@@ -49,6 +50,12 @@ def drill_nodes(  # noqa: PLR0913, PLR0917 - each is an option of the command li
     namespaces: Annotated[
         bool, typer.Option("--namespaces", help="Nodes are network namespaces, and links are cut, too. Needs root.")
     ] = False,
+    kind: Annotated[
+        list[NodeKind] | None, typer.Option("--kind", help="Draw only faults of this kind; may be given several times.")
+    ] = None,
+    save_every: Annotated[
+        str, typer.Option(help="Save, as run does it; then all nodes lose power, too, and the job is started anew.")
+    ] = "",
     keep: Annotated[
         Path | None, typer.Option(help="A new folder for all runs; else they are kept if not held.")
     ] = None,
@@ -72,13 +79,20 @@ def drill_nodes(  # noqa: PLR0913, PLR0917 - each is an option of the command li
     console = Console(stderr=as_json)
     folder = new_folder(keep)
     nodes = Nodes(
-        NodesSpec(tuple(command), nnodes, spare_nodes, seats, authority, timeout_s=timeout_s),
+        NodesSpec(tuple(command), nnodes, spare_nodes, seats, authority, timeout_s=timeout_s, save_every=save_every),
         folder,
         namespaces=namespaces,
+        only=tuple(kind or ()),
     )
+    if impossible := nodes.impossible():
+        refuse(
+            f"--kind {', '.join(impossible)}: not possible here; links are cut with --namespaces, the authority is "
+            "silenced if it is etcd or store, and a blackout needs --save-every"
+        )
     sizes = ("--nnodes", str(nnodes), "--spare-nodes", str(spare_nodes), "--nproc-per-node", str(seats))
     where = ("--authority", authority, "--timeout", f"{timeout_s:g}", *(("--namespaces",) if namespaces else ()))
-    replay = ("closeranks", "drill-nodes", "--rounds", "1", *sizes, *where, "--", *command)
+    what = (*(("--save-every", save_every) if save_every else ()), *(w for one in kind or () for w in ("--kind", one)))
+    replay = ("closeranks", "drill-nodes", "--rounds", "1", *sizes, *where, *what, "--", *command)
     try:
         results = Results(resume, replay)
     except ResultsProblem as problem:

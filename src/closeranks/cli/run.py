@@ -95,8 +95,15 @@ several nodes (the same command on each; docs/nodes.md):
                         seats of a node that is out of reach are given to others once that is safe, or kept for it
                         (default replace)
   --node-patience TIME  how long a missing node is waited for where nothing can take its seats (default 10m)
+  --on-term stop|leave  SIGTERM to one node stops the whole run in order (default); or this node alone leaves, once
+                        others have taken its seats; where none can, the run stops
   --probe-command CMD   second opinion on a silent node, e.g. by ipmitool; {host} and {node} are replaced;
                         exit code 0: it has power, 10: it certainly has none
+
+health of the node (docs/health.md):
+  --look-every TIME     from one look at devices, memory, disk and clocks to the next (default 10s)
+  --kernel-log FILE|auto
+                        hear what the kernel says: a file that it is written to, or its own records (/dev/kmsg)
 
 other:
   --run-dir DIR         folder for journal and logs (default runs/<time>-<id>); never overwritten
@@ -176,6 +183,8 @@ def _with_absolute_paths(options: RunOptions) -> RunOptions:
     store, resume = options.store, options.resume
     files = ("tiers", "reliability", "domains", "token_file", "tls_cert", "tls_key", "tls_ca")
     given = {name: path for name in files if (path := getattr(options, name)) is not None}
+    if options.kernel_log not in (None, AUTO):
+        given["kernel_log"] = options.kernel_log
     return msgspec.structs.replace(
         options,
         store=store if store is None or "://" in store else str(Path(store).absolute()),

@@ -34,8 +34,11 @@ def serve(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     alerts: Annotated[bool, typer.Option("--alerts", help="Print alert rules for Prometheus, and end.")] = False,
     demo: Annotated[bool, typer.Option("--demo", help="Start two real engines, ask one, kill it meanwhile.")] = False,
     drill: Annotated[int, typer.Option("--drill", min=0, help="Play so many rounds of streams that break.")] = 0,
+    cascade: Annotated[
+        bool, typer.Option("--cascade", help="Flood a feature store behind the gateway, with and without its breaker.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of the first round of --drill; same seed, same round.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="With --check or --drill: JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --check, --drill or --cascade: JSON.")] = False,
     drain_s: Annotated[float, typer.Option(min=0, help="Seconds that running requests get after SIGTERM.")] = 60.0,
     worker: Annotated[int | None, typer.Option(hidden=True)] = None,
     shared: Annotated[int | None, typer.Option(hidden=True)] = None,
@@ -43,7 +46,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     """Answer requests of the OpenAI API from several replicas, of which any may die at any time.
 
     SIGTERM drains, SIGHUP reads the file again. Exit status: 0; 2 if the file does not describe a gateway; with --demo
-    and --drill 1 if an answer was not whole.
+    and --drill 1 if an answer was not whole, with --cascade 1 if it was an outage.
     """
     if alerts:
         typer.echo(files("closeranks.serve").joinpath("alerts.yml").read_text(), nl=False)
@@ -53,6 +56,8 @@ def serve(  # noqa: PLR0913, PLR0917 - each is an option of the command line
             _demo()
         if drill:
             _drill(drill, seed, as_json=as_json)
+        if cascade:
+            _cascade(seed, as_json=as_json)
     if file is None:
         _refuse("expected GATEWAY.toml or --demo")
     settings = _settings(file)
@@ -136,6 +141,32 @@ def _drill(rounds: int, seed: int, *, as_json: bool) -> NoReturn:
     else:
         _say(f"{rounds - broken} of {rounds} rounds held: every client read the whole text, once")
     raise typer.Exit(_FAILED if broken else 0)
+
+
+def _cascade(seed: int, *, as_json: bool) -> NoReturn:
+    import msgspec
+
+    from closeranks.serve.drill.cascade import Plan, Played, play
+
+    played: dict[str, Played] = {}
+    for name, guarded in (("without its breaker", False), ("with it", True)):
+        played[name] = found = asyncio.run(play(Plan(seed=seed), guarded=guarded))
+        if as_json:
+            continue
+        _say(f"{name}:")
+        for when, phase in (("usual", found.usual), ("node lost", found.lost), ("healed", found.after)):
+            _say(
+                f"  {when:>9}: p99 of features {1000 * phase.features_p99_s:4.0f} ms, of answers "
+                f"{1000 * phase.p99_s:4.0f} ms; errors {100 * phase.error_rate:4.1f} %, with defaults "
+                f"{100 * phase.default_share:4.1f} %"
+            )
+        _say(f"  what an operator is told of it: {', '.join(found.symptoms) or 'nothing'}")
+    held = played["with it"].held
+    if as_json:
+        typer.echo(msgspec.json.encode(played).decode())
+    else:
+        _say("held: default features instead of an outage, and full service again" if held else "BROKEN: see above")
+    raise typer.Exit(0 if held else _FAILED)
 
 
 def _demo() -> NoReturn:

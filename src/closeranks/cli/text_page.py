@@ -71,8 +71,8 @@ class TextPage:
         self._rule(self._box.bottom, widths)
 
     def _rule(self, ends: str, widths: Sequence[int]) -> None:
-        left, line, between, right = ends
-        self._stream.write(left + between.join(line * (width + 2) for width in widths) + right + "\n")
+        inner = ends[2].join(ends[1] * (width + 2) for width in widths)
+        self._stream.write(f"{ends[0]}{inner}{ends[3]}\n")
 
     def _row(self, bar: str, cells: Sequence[str]) -> None:
         self._stream.write(f"{bar} " + f" {bar} ".join(cells) + f" {bar}\n")

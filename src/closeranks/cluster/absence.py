@@ -6,15 +6,14 @@ and the time in which it ends what acts without one, have run out by any clock.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import itertools
 import time
+from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from closeranks.cluster.attendance import Attendee
 from closeranks.cluster.identity import Identity
+from closeranks.cluster.second_paths import SecondPaths
 from closeranks.cluster.tenure import Tenure
 from closeranks.decide.leases import NEVER_S, Clockwork, fenced_at, outnumbered, replacement_allowed
 from closeranks.decide.partition import DeclareLost, GiveUp, Silence
@@ -22,18 +21,19 @@ from closeranks.decide.partition import judge as judge_silence
 from closeranks.detect import heartbeat
 from closeranks.detect.heartbeat import Bounds, Pulse
 from closeranks.nodes import words
-from closeranks.nodes.command_probe import CommandProbe
-from closeranks.nodes.handshake import NotProved
 from closeranks.nodes.link import End, Ended
-from closeranks.nodes.probes import Finding, Life, Probed, Supervisor, judge, keep_vigil, probe
 from closeranks.run.options import RunOptions
 
-_PROBE_S: Final = 1.0
-_PROBE_AGAIN_S: Final = 0.2
-_WITNESSES: Final = 2
 _GRANTS_KEPT: Final = 64
 _FLOOR_BEATS: Final = 3.0  # a silence of fewer beats is never suspicious
 _COUNTED_S: Final = 0.05  # so old may be the count of what all nodes have acknowledged
+
+
+class _Term(NamedTuple):
+    """What holds for every silent node of the newest term."""
+
+    seats: Counter[str]  # by node
+    replaceable_s: float  # from when on those may be replaced that have not followed this leader
 
 
 class Absences:
@@ -48,15 +48,12 @@ class Absences:
     ) -> None:
         self._attendees = attendees
         self._tenure = tenure
-        self._identity, self._options = scene
+        self._options = scene[1]
         self._lost = lost
         self._clockwork = Clockwork()
         self._pulses: dict[str, Pulse] = {}
-        self._nonces = itertools.count(1)
-        self._asked: dict[int, str] = {}
         self._counted: tuple[tuple[str, ...], tuple[str, ...], float, float] = ((), (), NEVER_S, NEVER_S)
-        self._probing: dict[str, asyncio.Task[None]] = {}
-        self._vigils: set[asyncio.Task[None]] = set()  # that are being begun
+        self._paths = SecondPaths(attendees, scene, lambda one: self._missing(one, "its process hung up"), self._gone)
         self.has_room: Callable[[str], bool] = lambda _: True
         self.dispensable: Callable[[str], bool] = lambda _: False
         self.silent: Callable[[Attendee, str], None] = lambda _attendee, _reason: None
@@ -85,26 +82,10 @@ class Absences:
         """It follows this leader, and no other any more."""
         now_s = time.monotonic()
         if attendee.follows_s is None:
-            self._vigils.add(task := asyncio.get_running_loop().create_task(self._keep_vigil(attendee)))
-            task.add_done_callback(self._vigils.discard)
+            self._paths.keep_vigil(attendee)
         attendee.follows_s = attendee.follows_s or now_s
         attendee.granted_s = max(attendee.granted_s, now_s)
         attendee.grants_s.clear()
-
-    async def _keep_vigil(self, attendee: Attendee) -> None:
-        """Be told by the kernel when its process ends."""
-
-        def ended(end: End) -> None:
-            if end.how is Ended.HUNG_UP:
-                attendee.hung_up = True
-                if self._attendees.get(attendee.node) is attendee:
-                    self._missing(attendee, "its process hung up")
-
-        introduction = attendee.introduction
-        if introduction is not None:
-            address = words.Address(host=introduction.host, port=introduction.probe_port)
-            with contextlib.suppress(OSError, NotProved):  # without a vigil its end is found in other ways
-                attendee.vigil = await keep_vigil(address, self._identity.keys, ended, _PROBE_S)
 
     def beat(self, attendee: Attendee, beat: words.Beat, *, granted: bool) -> None:
         """It beats, and is granted another while or not."""
@@ -130,12 +111,18 @@ class Absences:
         """Its workers have ended, and it ends."""
         self._give_up(attendee, f"it left: {reason}" if reason else "it left")
 
+    def prove_ended(self, attendee: Attendee, reason: str) -> None:
+        """Nothing of it acts any more, for this reason."""
+        attendee.certain = reason
+        self._gone(attendee)
+
     def probed(self, witness: Attendee, word: words.Probed) -> None:
         """A node looked for another one."""
-        node = self._asked.pop(word.nonce, None)
-        attendee = self._attendees.get(node or "")
-        if attendee is not None and attendee.gone_s is not None:
-            self._opinion(attendee, witness.node, Probed(Finding(word.finding), word.detail))
+        self._paths.answered(witness, word)
+
+    def let_go(self) -> None:
+        """This leader leads no longer: nobody is looked for."""
+        self._paths.close()
 
     def present(self) -> set[str]:
         """Nodes that are heard now."""
@@ -169,29 +156,38 @@ class Absences:
             attendee = self._attendees.get(suspicion.node)
             if attendee is not None and attendee.gone_s is None:
                 self._missing(attendee, suspicion.reason)
-        for attendee in list(self._attendees.values()):
-            if attendee.gone_s is not None:
-                self._judge(attendee, attendee.gone_s, now_s)
+        missing = [attendee for attendee in self._attendees.values() if attendee.gone_s is not None]
+        if missing:
+            term = self._term()
+            for attendee in missing:
+                self._judge(attendee, term, now_s)
 
     def _missing(self, attendee: Attendee, reason: str) -> None:
         if attendee.gone_s is None:
             attendee.gone_s = time.monotonic()
         attendee.missing = reason
         self.silent(attendee, reason)
-        if attendee.node not in self._probing:
-            self._probing[attendee.node] = asyncio.get_running_loop().create_task(self._probe(attendee))
+        self._paths.look_for(attendee)
 
-    def _judge(self, attendee: Attendee, gone_s: float, now_s: float) -> None:
+    def _gone(self, attendee: Attendee) -> None:
+        self._judge(attendee, self._term(), time.monotonic())
+
+    def _judge(self, attendee: Attendee, term: _Term, now_s: float) -> None:
+        gone_s = now_s if attendee.gone_s is None else attendee.gone_s
+        fenced_s = term.replaceable_s
+        if attendee.follows_s is not None:
+            fenced_s = fenced_at(attendee.granted_s, self._clockwork)
+        patience_s = self._options.node_patience_s
         silence = Silence(
             node=attendee.node,
             policy=self._options.on_partition,
             silent_s=now_s - gone_s,
-            fenced_after_s=self._fenced_s(attendee) - gone_s,
-            patience_s=self._options.node_patience_s,
-            seats=self._tenure.record.nodes.count(attendee.node),
+            fenced_after_s=fenced_s - gone_s,
+            patience_s=patience_s,
+            seats=term.seats[attendee.node],
             proven_gone=bool(attendee.certain),
             replaceable=self.has_room(attendee.node),
-            dispensable=self.dispensable(attendee.node),
+            dispensable=now_s - gone_s >= patience_s and self.dispensable(attendee.node),
         )
         match judge_silence(silence):
             case DeclareLost(detail=detail):
@@ -199,58 +195,20 @@ class Absences:
             case GiveUp(reason=reason):
                 self._give_up(attendee, "it was waited for in vain", reason)
 
-    def _fenced_s(self, attendee: Attendee) -> float:
-        """From when on it has no acting workers, whatever it hears or does not."""
-        if attendee.follows_s is not None:
-            return fenced_at(attendee.granted_s, self._clockwork)
-        nodes = set(self._tenure.record.nodes)
-        followed_s = [a.follows_s for a in self._attendees.values() if a.node in nodes and a.follows_s is not None]
-        return replacement_allowed(
-            nodes=len(nodes),
+    def _term(self) -> _Term:
+        seats = Counter(self._tenure.record.nodes)
+        followed_s = [a.follows_s for a in self._attendees.values() if a.node in seats and a.follows_s is not None]
+        replaceable = replacement_allowed(
+            nodes=len(seats),
             reached=len(followed_s),
             predecessor_s=self._tenure.predecessor_s,
             let_go_s=min(followed_s, default=time.monotonic()),
             clockwork=self._clockwork,
-        ).from_s
+        )
+        return _Term(seats, replaceable.from_s)
 
     def _give_up(self, attendee: Attendee, why: str, hopeless: str = "") -> None:
-        task = self._probing.pop(attendee.node, None)
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
+        self._paths.give_up(attendee)
         self._pulses.pop(attendee.node, None)
         detail = "; ".join(part for part in (attendee.missing, attendee.certain, why) if part)
         self._lost(attendee, detail, hopeless)
-
-    # --- second paths -------------------------------------------------------------------------------------------
-
-    async def _probe(self, attendee: Attendee) -> None:
-        """Ask in several ways whether it still runs, until it is back or given up."""
-        try:
-            while attendee.gone_s is not None and attendee.introduction is not None and not attendee.certain:
-                introduction = attendee.introduction
-                address = words.Address(host=introduction.host, port=introduction.probe_port)
-                attendee.opinions.clear()  # what was found before says nothing of now
-                for witness in self._witnesses(attendee.node):
-                    nonce = next(self._nonces)
-                    self._asked[nonce] = attendee.node
-                    witness.send(words.Probe(nonce=nonce, node=attendee.node, boot=attendee.boot, address=address))
-                wanted = Supervisor(attendee.node, attendee.boot)
-                found = await probe(address, self._identity.keys, wanted, _PROBE_S)
-                self._opinion(attendee, self._identity.node, found)
-                if self._options.probe_command is not None and attendee.gone_s is not None:
-                    command = CommandProbe(self._options.probe_command)
-                    self._opinion(attendee, "probe command", await command.ask(introduction.host, attendee.node))
-                await asyncio.sleep(_PROBE_AGAIN_S)
-        finally:
-            self._probing.pop(attendee.node, None)
-
-    def _witnesses(self, node: str) -> list[Attendee]:
-        others = (a for a in self._attendees.values() if a.heard and a.node not in (node, self._identity.node))
-        return list(itertools.islice(others, _WITNESSES))
-
-    def _opinion(self, attendee: Attendee, whose: str, probed: Probed) -> None:
-        attendee.opinions[whose] = probed
-        judgement = judge(list(attendee.opinions.values()), hung_up=attendee.hung_up)
-        if judgement.life is Life.GONE:
-            attendee.certain = judgement.reason
-            self._judge(attendee, attendee.gone_s or time.monotonic(), time.monotonic())

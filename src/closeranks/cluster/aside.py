@@ -25,6 +25,12 @@ class Begin(_Aside, frozen=True, tag=True):
 
     supervisor: str  # its boot
     before: int
+    probe_port: int  # where the supervisor answers probes
+    seeks: bool = True  # False: as after Retire
+
+
+class Retire(_Aside, frozen=True, tag=True):
+    """From the supervisor: this node is to leave. Give the lead up, seek it no more, and go on saying who leads."""
 
 
 class Ending(_Aside, frozen=True, tag=True):
@@ -53,5 +59,5 @@ class Aloud(_Aside, frozen=True, tag=True):
     line: str
 
 
-FromSupervisor = Begin | Standing | Ending
+FromSupervisor = Begin | Standing | Retire | Ending
 FromCandidate = LeaderSeen | RunOver | Aloud

@@ -38,10 +38,11 @@ class Attendee:
         return self.connection is not None and self.gone_s is None
 
     def part(self, reason: str) -> None:
-        """Cut what connects us."""
+        """Cut what connects us; nothing of it is heard any more, not even its end."""
         for connection in (self.connection, self.vigil):
             if connection is not None:
                 connection.abort(reason)
+        self.connection = self.vigil = None
 
     def send(self, word: words.FromCoordinator) -> None:
         """Say it, if there is a connection."""

@@ -21,6 +21,7 @@ from closeranks.authority.register import Register, RegisterError, RegisterRefus
 from closeranks.cluster import aside
 from closeranks.cluster.coordinator import Coordinator
 from closeranks.cluster.identity import Identity, IdentityProblem, identity_of, meeting_point
+from closeranks.cluster.leader_vigil import LeaderVigil
 from closeranks.cluster.tenure import Deposed, Seat, Tenure
 from closeranks.decide.leadership import Around, Candidacy, Choice, Contend, Follow, Lead, Over, StepDown
 from closeranks.nodes import words
@@ -33,6 +34,7 @@ from closeranks.run.options import STORE_AUTHORITY, RunOptions
 
 _STATIC_EPOCH: Final = 1  # without an authority there is one leader and never another
 _EXIT_USAGE: Final = 2
+_WATCHERS: Final = 64  # in a larger job only the lower ranks watch: a supervisor has not a descriptor for each of all
 
 
 class Boot(NamedTuple):
@@ -58,9 +60,13 @@ class Candidate:
         self._identity = identity
         self._options = options
         self._boot = Boot("", 0)
+        self._probe_port = 0
+        self._vigil = LeaderVigil(identity, self._wake)
         self._link = Link(link, self._hear, self._parent_gone, aside.FromSupervisor)
         self._link.on_closed = lambda: self._parent_gone("the supervisor is gone")
         self._follows = 0
+        self._seeks = True
+        self._release: asyncio.Task[None] | None = None
         self._told: tuple[int, str] = (0, "")
         self._tenure: Tenure | None = None
         self._coordinator: Coordinator | None = None
@@ -81,7 +87,7 @@ class Candidate:
         listener = await serve(here, self._identity.keys, words.FromNode, self._called)
         register = self._register()
         candidacy = Candidacy(boot=str(self._boot), rank=self._identity.rank)
-        seat = Seat(self._identity.node, listener.address)
+        seat = Seat(self._identity.node, listener.address, self._probe_port)
         self._tenure = Tenure(register, candidacy, seat, self._around, self._chosen)
         seeking = asyncio.create_task(self._tenure.run())
         ended = asyncio.create_task(self._ending.wait())
@@ -89,6 +95,7 @@ class Candidate:
         if self._reign is not None:
             await asyncio.wait([self._reign])
         seeking.cancel()
+        self._vigil.close()
         await listener.close()
         await register.close()
 
@@ -104,11 +111,13 @@ class Candidate:
         match word:
             case aside.Begin():
                 self._boot = Boot(word.supervisor, word.before)
+                self._probe_port, self._seeks = word.probe_port, word.seeks
                 self._begun.set()
             case aside.Standing():
                 self._follows = word.follows
-                if self._tenure is not None:
-                    self._tenure.wake()
+                self._wake()
+            case aside.Retire():
+                self._retire()
             case aside.Ending():
                 self._ending.set()
 
@@ -118,16 +127,32 @@ class Candidate:
 
     # --- the lead -----------------------------------------------------------------------------------------------
 
+    def _wake(self) -> None:
+        """Something changed that the lead depends on."""
+        if self._tenure is not None:
+            self._tenure.wake()
+
+    def _retire(self) -> None:
+        """First nothing is granted any more, then others hear that they may take over."""
+        self._seeks = False
+        self._end_reign()
+        if self._tenure is not None and (self._release is None or self._release.done()):
+            self._release = asyncio.create_task(self._tenure.release())
+
     def _around(self, now_s: float) -> Around:
         coordinator, tenure = self._coordinator, self._tenure
         record = None if tenure is None else tenure.record
-        ended = record is not None and self._boot.outlived(record.boot)
+        ended = record is not None and (self._boot.outlived(record.boot) or self._saw_end(record.boot))
         if coordinator is None:
-            return Around(now_s=now_s, led=self._follows > 0, leader_ended=ended)
+            return Around(now_s=now_s, led=self._follows > 0, leader_ended=ended, retired=not self._seeks)
         absences = coordinator.absences
         return Around(
             now_s=now_s, led=self._follows > 0, heard_s=absences.heard_s(), outnumbered=absences.outnumbered()
         )
+
+    def _saw_end(self, boot: str) -> bool:
+        """Whether that candidate has ended with its supervisor."""
+        return self._vigil.gone is not None and self._vigil.gone.candidate == boot
 
     def _chosen(self, choice: Choice) -> None:
         tenure = self._tenure
@@ -136,6 +161,8 @@ class Candidate:
         match choice:
             case Contend():
                 self._reason = choice.reason
+            case Lead() if not self._seeks:  # a bid that was under way has won
+                self._retire()
             case Lead():
                 self._begin_reign(tenure)
             case Follow():
@@ -153,11 +180,14 @@ class Candidate:
         if self._reign is not None:
             return
         self._coordinator = Coordinator(tenure, self._identity, self._options, self._reason)
+        self._coordinator.gone = self._vigil.gone
         self._reign = asyncio.create_task(self._lead(self._coordinator))
         self._tell_leader(tenure)
 
     def _tell_leader(self, tenure: Tenure) -> None:
         record = tenure.record
+        if min(self._identity.rank, self._options.nnodes) < _WATCHERS:
+            self._vigil.follow(record)
         if record.epoch and self._told != (record.epoch, record.boot):
             self._told = (record.epoch, record.boot)
             address = words.Address(host=record.host, port=record.port)

@@ -74,7 +74,9 @@ class CandidateLink:
         self._waiting: _Process | None = None
         self._ends = 0
         self._follows = 0
+        self.probe_port = 0  # of the supervisor
         self._closed = False
+        self._seeks = True
         self.replace = True  # False: without an authority there must not be a second one
         self.on_lost: Callable[[], None] = lambda: None  # it ended, and there will be no other
 
@@ -88,6 +90,12 @@ class CandidateLink:
             self._follows = follows
             if self._active is not None:
                 self._active.send(aside.Standing(follows=follows))
+
+    def retire(self) -> None:
+        """This node is to leave: nobody leads from here any more, but who leads is still heard."""
+        self._seeks = False
+        if self._active is not None:
+            self._active.send(aside.Retire())
 
     async def finish(self, within_s: float) -> None:
         """The run is over here: a candidate that leads sees to the other nodes first."""
@@ -107,7 +115,9 @@ class CandidateLink:
     def _promote(self, process: _Process) -> None:
         """This one is the candidate now: it hears which of this node have ended, for they lead no more."""
         self._active = process
-        process.send(aside.Begin(supervisor=self._boot, before=self._ends))
+        process.send(
+            aside.Begin(supervisor=self._boot, before=self._ends, probe_port=self.probe_port, seeks=self._seeks)
+        )
         process.send(aside.Standing(follows=self._follows))
         if self.replace:
             self._waiting = self._new()

@@ -18,8 +18,10 @@ from closeranks.cluster.agreement import Agreement
 from closeranks.cluster.announcing import NOWHERE, Announcer, Members
 from closeranks.cluster.attendance import Attendee
 from closeranks.cluster.identity import Identity
+from closeranks.cluster.leader_vigil import Gone
 from closeranks.cluster.mind import Mind
 from closeranks.cluster.progress import Progress
+from closeranks.cluster.saved import newest_in_store
 from closeranks.cluster.tenure import Deposed, Tenure
 from closeranks.decide.protocol import (
     BeginTerm,
@@ -55,8 +57,10 @@ _GATHERING_S: Final = 1.5  # nodes that hear of a new leader have reported by th
 _RECORD_END_S: Final = 3.0
 _FEW_NODES: Final = 64
 _BEAT_S, _BEAT_OF_MANY_S = 0.25, 1.0
+_LOOK_BEATS: Final = 0.4  # from one look at the vitals to the next: they change with the beats
 _STOP_AHEAD_S: Final = 1.0  # a step so far ahead is not closed anywhere when the nodes hear of it
 _STEPS_IN_FLIGHT: Final = 2
+_NOTES_MAX: Final = 4096  # in one word: far below what a frame may hold
 
 
 class Coordinator:
@@ -78,12 +82,15 @@ class Coordinator:
         self._agreement = Agreement()
         self._announcer = Announcer(self._record, self._attendees.get, self._complain)
         self._decisions: asyncio.Queue[Decision] = asyncio.Queue()
+        self._losses: asyncio.Queue[NodeLost] = asyncio.Queue()
         self._early: list[Fact] = []  # facts that came before the controller was whole
-        self._stamps = itertools.count()
-        self._unheard: list[words.Do] = []  # notes that no node was there to write down
+        self._notes: list[AnyEvent] = []  # that are not told yet
+        self._noted = 0  # events so far
+        self._unheard: list[words.Notes] = []  # those that no node was there to write down
         self._over = asyncio.Event()
         self._arrived = asyncio.Event()  # a node reported before the controller was whole
         self._ending: EndRun | None = None
+        self.gone: Gone | None = None  # a leader before us that was seen to end, with all that its node ran
 
     async def run(self) -> None:
         """Lead until the run is over.
@@ -92,13 +99,15 @@ class Coordinator:
             Deposed: somebody else leads, or nobody does.
         """
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in (self._carry(), self._look(), self._take_up())]
+            works = (self._carry(), self._look(), self._take_up(), self._bury())
+            tasks = [group.create_task(work) for work in works]
             await self._over.wait()
             for task in tasks:
                 task.cancel()
 
     def let_go(self) -> None:
         """We lead no longer: every node has to look for somebody else."""
+        self.absences.let_go()
         for attendee in self._attendees.values():
             attendee.part("this coordinator leads no longer")
 
@@ -143,8 +152,7 @@ class Coordinator:
         attendee.boot, attendee.introduction, attendee.connection = word.boot, word, connection
         attendee.report = None
         self._attendees[word.node] = attendee
-        many = max(len(self._attendees), self._options.nnodes) > _FEW_NODES
-        beat_s = _BEAT_OF_MANY_S if many else _BEAT_S
+        beat_s = self._beat_s()
         self.absences.heard(attendee, beat_s)
         leader, record = self._identity.node, self._tenure.record
         connection.send(
@@ -154,6 +162,10 @@ class Coordinator:
         for note in unheard:
             connection.send(note)
         return attendee
+
+    def _beat_s(self) -> float:
+        many = max(len(self._attendees), self._options.nnodes) > _FEW_NODES
+        return _BEAT_OF_MANY_S if many else _BEAT_S
 
     def _hear(self, attendee: Attendee, word: words.FromNode) -> None:
         match word:
@@ -192,7 +204,7 @@ class Coordinator:
         lease_s = self._tenure.grantable_s(self.absences.heard_s())
         self.absences.beat(attendee, word, granted=lease_s > 0)
         if lease_s > 0:
-            attendee.send(words.Granted(number=word.number, lease_s=lease_s))
+            attendee.send(words.Granted(number=word.number, lease_s=lease_s, closed_step=self._progress.closed_step))
         if attendee.admitted:
             done = self._progress.beat(attendee.node, attendee.boot, word)
             self._feed_all(done)
@@ -281,7 +293,15 @@ class Coordinator:
         attendee.part(f"given up: {reason}")
         self._note(NodeGone(node=attendee.node, boot=attendee.boot, detail=reason))
         waited_s = 0.0 if attendee.gone_s is None else time.monotonic() - attendee.gone_s
-        self._feed(NodeLost(node=attendee.node, detail=reason, hopeless=hopeless, waited_s=waited_s))
+        self._losses.put_nowait(NodeLost(node=attendee.node, detail=reason, hopeless=hopeless, waited_s=waited_s))
+
+    async def _bury(self) -> None:
+        """Tell the controller of nodes that are lost: one of them may have saved state and not lived to say so."""
+        while True:
+            loss = await self._losses.get()
+            if self._mind.knows_of_no_save and (saved := await newest_in_store(self._options)) is not None:
+                self._feed(StateSaved(step=saved))
+            self._feed(loss)
 
     def _silent(self, attendee: Attendee, reason: str) -> None:
         """Nothing is heard of it."""
@@ -353,22 +373,38 @@ class Coordinator:
         """Go on where an earlier coordinator ended; nodes that still hear another one come when they let go of it."""
         record = self._tenure.record
         self.absences.expect(record.nodes)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GATHERING_S):
-                while any(a.report is None for a in self._attendees.values()):
-                    self._arrived.clear()
-                    await self._arrived.wait()
+        _, stored = await asyncio.gather(self._hear_reports(), newest_in_store(self._options))
         present = [a for a in self._attendees.values() if a.report is not None and not a.report.failed]
         closed = {a.node: a.report.closed_step for a in present if a.report is not None}
         members = Members(record.term, record.members, record.nodes, record.incarnations)
         self._progress.resume(members, closed)
-        decisions = self._mind.adopt(present, self._reason)
+        decisions = self._mind.adopt(present, self._reason, stored_step=stored)
         for attendee in self._attendees.values():
             attendee.admitted = True  # those that are not present are silent in the controller's eyes
             attendee.silent = attendee not in present
             if not attendee.silent:
                 self._note_accepted(attendee)
         self._decide_all(decisions)
+        for attendee in list(self._attendees.values()):
+            if self.gone is not None and self._has_ended(attendee):
+                self.absences.prove_ended(attendee, self.gone.reason)
+
+    def _has_ended(self, attendee: Attendee) -> bool:
+        """Whether it is the supervisor that was seen to end; a later one of its node has introduced itself."""
+        gone = None if self.gone is None else self.gone.supervisor
+        return gone is not None and gone.node == attendee.node and attendee.boot in ("", gone.boot)
+
+    async def _hear_reports(self) -> None:
+        """From those that hear of a new leader, and of whom others know: also from nodes that only hold spares."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GATHERING_S):
+                while any(a.report is None for a in self._attendees.values()) or not self._all_are_there():
+                    self._arrived.clear()
+                    await self._arrived.wait()
+
+    def _all_are_there(self) -> bool:
+        reports = [a.report for a in self._attendees.values() if a.report is not None]
+        return self._mind.nodes_known_to(reports) <= self._attendees.keys()
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
@@ -446,21 +482,30 @@ class Coordinator:
     # --- telling ------------------------------------------------------------------------------------------------
 
     def _note(self, *events: AnyEvent) -> None:
-        notes = [words.Do(decision=Note(event=event), stamp=self._stamp()) for event in events]
-        if any(attendee.connection is not None for attendee in self._attendees.values()):
-            self._tell_all(*notes)
-        else:
-            self._unheard.extend(notes)
+        """Soon: when a job starts every node that comes is noted on all that are there, hundreds in a moment."""
+        if events and not self._notes:
+            asyncio.get_running_loop().call_soon(self._tell_all)
+        self._notes.extend(events)
 
-    def _stamp(self) -> Stamp:
-        seq = next(self._stamps)
-        return Stamp(epoch=self._epoch, seq=seq, node=self._identity.node, at_mono_s=time.monotonic())
+    def _take_notes(self) -> tuple[words.Notes, ...]:
+        events, self._notes = tuple(self._notes), []
+        return tuple(self._stamped(events[first : first + _NOTES_MAX]) for first in range(0, len(events), _NOTES_MAX))
+
+    def _stamped(self, events: tuple[AnyEvent, ...]) -> words.Notes:
+        seq, self._noted = self._noted, self._noted + len(events)
+        stamp = Stamp(epoch=self._epoch, seq=seq, node=self._identity.node, at_mono_s=time.monotonic())
+        return words.Notes(events=events, stamp=stamp)
 
     def _tell_all(self, *several: words.FromCoordinator) -> None:
-        """Encoded once and sent at once: a term of a large job has a note for every seat, and all nodes hear them."""
-        frames = b"".join(map(encode, several))
-        for attendee in self._attendees.values():
-            attendee.send_frames(frames)
+        """Encoded once and sent at once to all nodes, behind what was noted before."""
+        notes = self._take_notes()
+        if not any(attendee.connection is not None for attendee in self._attendees.values()):
+            self._unheard.extend(notes)
+            return
+        frames = b"".join(map(encode, (*notes, *several)))
+        if frames:
+            for attendee in self._attendees.values():
+                attendee.send_frames(frames)
 
     def _domains_of(self, node: str) -> Mapping[str, str]:
         attendee = self._attendees.get(node)
@@ -474,7 +519,7 @@ class Coordinator:
     # --- the regular look ---------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        next_tick_s, last_s = 0.0, time.monotonic()
+        next_tick_s, next_look_s, last_s = 0.0, 0.0, time.monotonic()
         ending_s: float | None = None
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -485,13 +530,13 @@ class Coordinator:
                 if now_s > ending_s or not any(a.connection is not None for a in self._attendees.values()):
                     self._over.set()
                 continue
-            if not self._mind.whole:
-                self.absences.look(now_s, late_s)
-                continue
             self.absences.look(now_s, late_s)
-            self._feed_all(self._progress.look(self.absences.present()))
-            for event in self._progress.take_notes():
-                self._note(event)
+            if not self._mind.whole:
+                continue
+            if now_s >= next_look_s:
+                next_look_s = now_s + self._beat_s() * _LOOK_BEATS - _LOOK_S / 2  # not later for want of a moment
+                self._feed_all(self._progress.look(self.absences.present()))
+                self._note(*self._progress.take_notes())
             if now_s >= next_tick_s:
                 next_tick_s = now_s + _TICK_S
                 self._feed(Tick())

@@ -13,6 +13,7 @@ from closeranks.decide.protocol import (
     GoOn,
     InterruptTerm,
     KnownProc,
+    ProcConfirmed,
     ProcEnded,
     ProcFinished,
     ProcJoined,
@@ -24,10 +25,10 @@ from closeranks.decide.protocol import (
     StartGroup,
     StartProc,
 )
-from closeranks.decide.state import Stage
+from closeranks.decide.state import THROUGH, Stage
 
 _ENDED_KEPT = 256
-_WAITING = frozenset({Stage.PAUSED, Stage.WARM, Stage.STARTED, Stage.JOINED, Stage.FINISHED})
+_WAITING = THROUGH | {Stage.PAUSED, Stage.WARM, Stage.STARTED, Stage.JOINED}
 
 
 class Known:
@@ -118,6 +119,10 @@ class Known:
     @hear.register
     def _(self, fact: ProcFinished) -> None:
         self._set(fact.proc, stage=Stage.FINISHED.value)
+
+    @hear.register
+    def _(self, fact: ProcConfirmed) -> None:
+        self._set(fact.proc, stage=Stage.CONFIRMED.value, digest=fact.digest)
 
     @hear.register
     def _(self, fact: ProcEnded) -> None:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import socket
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from closeranks import messages
 from closeranks.cluster import aside
@@ -23,7 +26,19 @@ from closeranks.cluster.saving_circle import NodesCircle
 from closeranks.cluster.term_stores import TermStores
 from closeranks.decide import allegiance
 from closeranks.decide.allegiance import Accepted, Allegiance, Order
-from closeranks.decide.protocol import Decision, EndRun, Fact, Isolate, StartGroup, StepDone, StopAsked, Tick
+from closeranks.decide.protocol import (
+    Decision,
+    EndRun,
+    Fact,
+    Isolate,
+    LetNodeGo,
+    NodeLeaves,
+    Note,
+    StartGroup,
+    StepDone,
+    StopAsked,
+    Tick,
+)
 from closeranks.detect.straggler import Step
 from closeranks.events import CoordinatorFollowed, CoordinatorLost, NodeStarted
 from closeranks.nodes import words
@@ -38,6 +53,7 @@ from closeranks.run.carry import Carry
 from closeranks.run.context import Context
 from closeranks.run.doubts import ask, call
 from closeranks.run.exits import Exits
+from closeranks.run.options import OnTerm
 from closeranks.run.watch import Watch
 from closeranks.run.worker import Worker
 
@@ -47,6 +63,7 @@ _REACH_S: Final = 1.5
 _CHECKS_S: Final = 60.0
 _MEMBERS_MAX_BEATS: Final = 64  # sent beats whose answer is awaited
 _FAREWELL_S: Final = 30.0
+_EXIT_USAGE: Final = 2  # as of a run that could not begin as it was asked for
 _UNLED_S: Final = 30.0  # without an authority a leader that is gone so long is gone for good
 
 
@@ -87,7 +104,7 @@ class Member:
         self._granted_beat = 0  # newest whose grant has arrived, of the leader that is followed
         self._next_beat_s = 0.0
         self._closed: list[words.ClosedHere] = []
-        self._closed_step = -1
+        self._closed_step = self._closed_everywhere = -1
         self._memo: tuple[int, int, bytes] = (0, 0, b"")
         self._stores = TermStores(identity.host)
         self._probes: Any = None
@@ -100,6 +117,7 @@ class Member:
         self.failed = ""  # why this node can take no workers
         self.circle = NodesCircle(identity.node, self._say, lambda: self._order is Order.ACT)
         self.saved_step: Callable[[], int | None] = lambda: None  # newest that a restart of the group could use
+        self.refusal: Callable[[], str] = lambda: ""  # why a run cannot begin with what this node has found
         self.circle.ask_for_lead = self._life_of_committer
         self._committer: words.Committer | None = None  # told with the end of the run
         self._said_last = ""  # by a candidate
@@ -117,6 +135,7 @@ class Member:
             return f"node {self._identity.node}: {error}; name another address with --interface"
         await self._check()
         self._candidate.replace = self._elected
+        self._candidate.probe_port = self._probes.address.port
         self._candidate.on_lost = self._candidate_lost
         self._note_start()
         self._candidate.start()
@@ -174,6 +193,8 @@ class Member:
                 self._closed.append(_closed_here(fact, self._parts.watch.newest))
                 self._closed_step = fact.step  # not the highest: a group may have begun with an older state
                 return ()
+            case StopAsked() if self._may_leave_alone(fact.signal):
+                return self._ask_to_leave(fact)
             case StopAsked():
                 self._stop.append(fact)  # a leader that comes later is told too
                 if fact.now and self._welcome is None:
@@ -183,15 +204,42 @@ class Member:
         self._say(words.Heard(fact=fact))
         return ()
 
+    def _may_leave_alone(self, number: int) -> bool:
+        """Whether this signal asks for this node alone. Without an authority the job ends with its coordinator."""
+        wanted = self._context.options.on_term is OnTerm.LEAVE and number == signal.SIGTERM
+        return wanted and (self._elected or self._identity.rank != 0)
+
+    def _ask_to_leave(self, asked: StopAsked) -> tuple[Decision, ...]:
+        """Others are to take the seats of this node; once they may, or at once, it ends."""
+        if asked.now:
+            return (self._end_alone(asked.signal, "this node was told to leave, and did not wait for others"),)
+        self._candidate.retire()
+        leaves = NodeLeaves(node=self._identity.node, signal=asked.signal)
+        self._stop.append(leaves)
+        self._say(words.Heard(fact=leaves))
+        return ()
+
+    def _end_alone(self, number: int, reason: str) -> EndRun:
+        return EndRun(outcome="stopped", exit_code=128 + number, reason=reason, now=True)
+
     def _do(self, word: words.Do) -> None:
+        if isinstance(word.decision, LetNodeGo):
+            if word.decision.node == self._identity.node:
+                self._context.carry_out(self._end_alone(signal.SIGTERM, "this node was told to leave: others go on"))
+            return
         if word.store is not None:
             self._stores.announced = word.store
         self._known.told(word.decision)
         self.circle.seated(word.places)
         if isinstance(word.decision, StartGroup):
-            self._closed, self._closed_step = [], -1  # steps of another group say nothing about this one
-        self._parts.carry.stamp = word.stamp
+            # Steps of another group say nothing about this one.
+            self._closed, self._closed_step, self._closed_everywhere = [], -1, -1
         self._context.carry_out(word.decision)
+
+    def _write_down(self, word: words.Notes) -> None:
+        for seq, event in enumerate(word.events, word.stamp.seq):
+            self._parts.carry.stamp = replace(word.stamp, seq=seq)
+            self._context.carry_out(Note(event=event))
 
     def joined(self, worker: Worker) -> None:
         """A process joined: the leader compares it with those of other nodes."""
@@ -258,6 +306,7 @@ class Member:
             procs=self._known.procs,
             ended=self._known.ended,
             closed_step=self._closed_step,
+            closed_everywhere=self._closed_everywhere,
             memo=memo,
             memo_epoch=epoch,
             memo_seq=seq,
@@ -289,6 +338,8 @@ class Member:
         connection.send(self._report())
         for fact in self._stop:
             connection.send(words.Heard(fact=fact))
+        if word.term == 0 and (refusal := self.refusal()):
+            self.circle.end_run(refusal, _EXIT_USAGE)
         self.circle.back(word.places)
         self._send_beat(now_s)
 
@@ -305,6 +356,8 @@ class Member:
                 self._say(self._report())
             case words.Do():
                 self._do(word)
+            case words.Notes():
+                self._write_down(word)
             case words.StopAt():
                 for worker in self._members():
                     worker.send(messages.StopAfter(step=word.step))
@@ -341,6 +394,7 @@ class Member:
         sent_s = self._beats.pop(word.number, None)
         if sent_s is not None:
             self._granted_beat = word.number
+            self._closed_everywhere = word.closed_step
             if welcome.epoch != self._followed:
                 self._followed = welcome.epoch
                 self._context.note(CoordinatorFollowed(epoch=welcome.epoch, leader=welcome.leader))

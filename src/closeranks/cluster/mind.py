@@ -13,10 +13,11 @@ from closeranks.cluster.attendance import Attendee
 from closeranks.cluster.tenure import PROCS_AHEAD, Tenure
 from closeranks.decide import controller
 from closeranks.decide.adoption import Known, KnownNode, adopt
-from closeranks.decide.membership import occupants, replaceable
+from closeranks.decide.membership import occupants
 from closeranks.decide.memo import Memo, decode, encode, memo_of, worth_sending
 from closeranks.decide.protocol import BeginTerm, Begun, Decision, Fact, StartGroup
 from closeranks.decide.quarantine import Register, moved
+from closeranks.decide.room import Room, room
 from closeranks.decide.sizing import fewer_seats
 from closeranks.decide.state import State
 from closeranks.nodes import words
@@ -35,6 +36,7 @@ class Mind:
         self._state: State | None = None
         self._memo: Memo | None = None  # the newest that was sent
         self._memos = 0
+        self._room: tuple[State, Room] | None = None  # of the state that it was worked out for
 
     @property
     def whole(self) -> bool:
@@ -61,8 +63,8 @@ class Mind:
             return Register()
         return moved(found, time.monotonic() - time.time())
 
-    def adopt(self, present: Iterable[Attendee], reason: str) -> tuple[Decision, ...]:
-        """Go on with what is there: the record, and what these nodes reported."""
+    def adopt(self, present: Iterable[Attendee], reason: str, stored_step: int | None = None) -> tuple[Decision, ...]:
+        """Go on with what is there: the record, what these nodes reported, and the newest step in the store."""
         record, reports = self._tenure.record, {a: a.report for a in present if a.report is not None}
         known = Known(
             leader=record.node,
@@ -76,9 +78,16 @@ class Mind:
             nodes=tuple(_known(attendee, report) for attendee, report in reports.items()),
             memo=_newest_memo(reports.values()),
             saved_step=next((r.saved_step for a, r in reports.items() if a.node in record.nodes[:1]), None),
+            stored_step=stored_step,
         )
         self._state, decisions = adopt(self._settings, known, time.monotonic())
         return decisions
+
+    @staticmethod
+    def nodes_known_to(reports: Iterable[words.Report]) -> frozenset[str]:
+        """The nodes that the last coordinator counted with, as far as one of these has heard."""
+        memo = _newest_memo(reports)
+        return frozenset() if memo is None else frozenset(memo.state.nodes)
 
     def step(self, fact: Fact) -> tuple[Decision, ...]:
         """Take one fact."""
@@ -111,13 +120,26 @@ class Mind:
         """Some process of the newest term, to name where none can be."""
         return next((p.proc for p in occupants(self.state).values()), 0)
 
+    @property
+    def knows_of_no_save(self) -> bool:
+        """Whether a group that starts anew would begin with nothing, as far as the controller was told."""
+        return self._state is not None and self._state.saved_step is None
+
     def has_room(self, node: str) -> bool:
-        """Whether the seats of this node could be taken over by others."""
-        return self._state is not None and replaceable(self._state, node)
+        """Whether the seats of this node could be taken over by others.
+
+        Asked ten times a second for every silent node: the answer for all of them stands as long as the state does.
+        """
+        state = self._state
+        if state is None:
+            return False
+        if self._room is None or self._room[0] is not state:
+            self._room = (state, room(state))
+        return self._room[1].replaces(node)
 
     def dispensable(self, node: str) -> bool:
         """Whether the job may go on with fewer seats, without this node."""
-        return self._state is not None and fewer_seats(self._state, without=node) > 0
+        return self._state is not None and fewer_seats(self._state, without=(node,)) > 0
 
 
 def _known(attendee: Attendee, report: words.Report) -> KnownNode:
@@ -130,6 +152,7 @@ def _known(attendee: Attendee, report: words.Report) -> KnownNode:
         procs=report.procs,
         ended=report.ended,
         closed_step=report.closed_step,
+        closed_everywhere=report.closed_everywhere,
     )
 
 

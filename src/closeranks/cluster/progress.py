@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from msgspec.structs import replace
+import msgspec
 
 from closeranks.cluster.announcing import Members
 from closeranks.cluster.steps import Signs, Steps
@@ -24,6 +24,13 @@ from closeranks.run.stragglers import Stragglers
 _RATES_KEPT: Final = 32
 
 
+class _Part(msgspec.Struct):
+    """What is known of a step that is not closed everywhere: grows with every node, so it is not copied for each."""
+
+    own_s: dict[int, float] = {}
+    period_s: float = 0.0
+
+
 class Progress:
     """Merges what nodes tell, and follows up suspicions: ``ask(node, word)`` has the node look at a process."""
 
@@ -33,6 +40,7 @@ class Progress:
         self._signs = Signs()
         self._watch = progress.Watch(bounds=bounds)
         self._roll = roll_call.Roll(bounds=bounds) if calls_roll else None
+        self._answers: dict[int, roll_call.Answer] = {}  # by process, since the last look
         self._ask = ask
         self._nodes: tuple[str, ...] = ()  # by seat
         self._places: frozenset[str] = frozenset()  # the same nodes, each once
@@ -42,7 +50,8 @@ class Progress:
         self._durations_s: deque[float] = deque(maxlen=_RATES_KEPT)
         self._notes: list[AnyEvent] = []
         self._quiet_s: dict[str, float] = {}  # by node
-        self._closed: dict[int, Step] = {}  # parts of steps that are not closed everywhere
+        self._closed: dict[int, _Part] = {}  # steps that are not closed everywhere
+        self._sites: dict[int, Place] = {}  # by process; empty: not worked out for the newest term
         self.stragglers = Stragglers()
         self.domains_of: Callable[[str], Mapping[str, str]] = lambda _: {}
 
@@ -60,6 +69,11 @@ class Progress:
         """The highest step that a seat is known to have opened or to be about to."""
         return max(self._open_steps.values(), default=0)
 
+    @property
+    def closed_step(self) -> int:
+        """The newest step that every seat is known to have closed, -1: none."""
+        return self._steps.done
+
     def steps_within(self, seconds: float) -> int:
         """How many steps the job does in that time, at most."""
         fastest_s = min((s for s in self._durations_s if s > 0), default=seconds)
@@ -71,6 +85,7 @@ class Progress:
         """A term is announced."""
         self._nodes, self._places = members.nodes, frozenset(members.nodes)
         self._seats = {proc: seat for seat, proc in enumerate(members.procs)}
+        self._sites = {}
         self._forget_parts()
         if fresh:
             self._steps.begin(self._places, -1)
@@ -86,6 +101,7 @@ class Progress:
         """A new coordinator finds members that train: ``closed`` is the newest step of each node's seats."""
         self._nodes, self._places = members.nodes, frozenset(members.nodes)
         self._seats = {proc: seat for seat, proc in enumerate(members.procs)}
+        self._sites = {}
         self._steps.resume({node: closed.get(node, -1) for node in members.nodes})
 
     def forget(self, node: str) -> None:
@@ -108,21 +124,27 @@ class Progress:
     def _weigh(self, beat: Beat, done: tuple[StepDone, ...]) -> None:
         """Whether somebody keeps the others waiting."""
         for here in beat.closed:
-            part = self._closed.get(here.step, Step(own_s={}))
-            period_s = max(part.period_s, here.period_s)
-            self._closed[here.step] = Step(own_s={**part.own_s, **here.own_s}, period_s=period_s)
+            part = self._closed.setdefault(here.step, _Part())
+            part.own_s.update(here.own_s)
+            part.period_s = max(part.period_s, here.period_s)
         if not done:
             return
+        places = self._seated()
         totals_s = self._signs.sections(self._places)
-        places = {
-            proc: Place(seat=seat, node=self._nodes[seat], domains=self.domains_of(self._nodes[seat]))
-            for proc, seat in self._seats.items()
-        }
         for one in done:
-            step = self._closed.pop(one.step, None)
-            if step is not None:
-                self._notes += self.stragglers.closed(one.step, replace(step, totals_s=totals_s), places)
-        self._closed = {number: step for number, step in self._closed.items() if number > done[-1].step}
+            whole = self._closed.pop(one.step, None)
+            if whole is not None:
+                step = Step(own_s=whole.own_s, totals_s=totals_s, period_s=whole.period_s)
+                self._notes += self.stragglers.closed(one.step, step, places)
+        self._closed = {number: part for number, part in self._closed.items() if number > done[-1].step}
+
+    def _seated(self) -> Mapping[int, Place]:
+        """Where each process sits: worked out once for a term, in which a node that comes back is the same."""
+        if not self._sites:
+            domains = {node: self.domains_of(node) for node in self._places}
+            sites = ((proc, seat, self._nodes[seat]) for proc, seat in self._seats.items())
+            self._sites = {proc: Place(seat=seat, node=node, domains=domains[node]) for proc, seat, node in sites}
+        return self._sites
 
     def _forget_parts(self) -> None:
         self._closed.clear()
@@ -130,21 +152,23 @@ class Progress:
 
     def look(self, present: Iterable[str]) -> tuple[Fact, ...]:
         """Judge progress, while every node with a seat is heard: a silent one would look like stuck processes."""
-        if not self._places.issubset(present):
-            return ()
-        readings = self._signs.readings(self._places, self._seats)
         now_ns = time.monotonic_ns()
+        frozen = self._hear_answers(now_ns)
+        if not self._places.issubset(present):
+            return frozen
+        readings = self._signs.readings(self._places, self._seats)
         self._watch, findings = progress.observe(self._watch, readings, now_ns)
         if self._roll is not None:
             self._roll, calls = roll_call.look(self._roll, readings, now_ns)
             for one in calls:
                 self._ask(self._node_of(one.proc), Confirm(proc=one.proc, routine=True))
-        return self._follow(findings)
+        return (*frozen, *self._follow(findings))
 
     def confirmed(self, word: Confirmed) -> tuple[Fact, ...]:
         """A node looked at a process."""
         if word.routine:
-            return self._answered_call(word)
+            self._answers[word.proc] = roll_call.Answer(answered=word.answered, busy=word.busy)
+            return ()
         suspect = self._suspects.pop(word.proc, None)
         if suspect is None:
             return ()
@@ -154,14 +178,14 @@ class Progress:
         facts = self._follow(findings)
         if verdict not in (Verdict.STUCK, Verdict.BLOCKED):
             return facts
-        return (*facts, _stuck(word, suspect.silent_s, suspect.allowed_s))
+        return (*facts, _stuck(suspect, roll_call.Answer(answered=word.answered, busy=word.busy)))
 
-    def _answered_call(self, word: Confirmed) -> tuple[Fact, ...]:
+    def _hear_answers(self, now_ns: int) -> tuple[ProcStuck, ...]:
+        answers, self._answers = self._answers, {}
         if self._roll is None:
             return ()
-        now_ns = time.monotonic_ns()
-        self._roll, frozen = roll_call.heard(self._roll, word.proc, now_ns, answered=word.answered, busy=word.busy)
-        return () if frozen is None else (_stuck(word, frozen.silent_s, frozen.allowed_s),)
+        self._roll, frozen = roll_call.heard(self._roll, answers, now_ns)
+        return tuple(_stuck(one, answers[one.proc]) for one in frozen)
 
     def take_notes(self) -> list[AnyEvent]:
         """What is worth a record since the last call."""
@@ -185,6 +209,6 @@ class Progress:
         return self._nodes[self._seats[proc]]
 
 
-def _stuck(word: Confirmed, silent_s: float, allowed_s: float) -> ProcStuck:
-    detail = how_it_does(answered=word.answered, busy=word.busy)
-    return ProcStuck(proc=word.proc, detail=detail, silent_s=silent_s, allowed_s=allowed_s)
+def _stuck(found: Suspect | roll_call.Frozen, answer: roll_call.Answer) -> ProcStuck:
+    detail = how_it_does(answered=answer.answered, busy=answer.busy)
+    return ProcStuck(proc=found.proc, detail=detail, silent_s=found.silent_s, allowed_s=found.allowed_s)

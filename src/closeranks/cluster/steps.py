@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-
-from msgspec.structs import replace
+from typing import NamedTuple
 
 from closeranks.decide.protocol import StepDone
 from closeranks.nodes.words import Beat, ClosedHere, SeatSign
@@ -78,21 +77,34 @@ class Steps:
         )
 
 
+class _Seat(NamedTuple):
+    """What one process shows."""
+
+    proc: int
+    seat: int
+    reading: Reading
+
+
 class Signs:
     """The newest vitals of all seats, in the coordinator's clock."""
 
     def __init__(self) -> None:
         self._shift_ns: dict[tuple[str, str], int] = {}  # by node and boot: what its clock is behind ours
         self._signs: dict[str, tuple[SeatSign, ...]] = {}
+        self._seats: dict[str, list[_Seat]] = {}  # of the same, those that were not told to end
 
     def take(self, node: str, boot: str, beat: Beat, now_ns: int) -> None:
         """A beat. The shift is measured once: were it measured anew, a delay would look like a move."""
         shift_ns = self._shift_ns.setdefault((node, boot), now_ns - beat.sent_ns)
-        self._signs[node] = tuple(_shifted(sign, shift_ns) for sign in beat.signs)
+        self._signs[node] = beat.signs
+        self._seats[node] = [
+            _Seat(sign.proc, sign.seat, _shifted(sign.reading, shift_ns)) for sign in beat.signs if not sign.asked
+        ]
 
     def forget(self, node: str) -> None:
         """The node is gone."""
         self._signs.pop(node, None)
+        self._seats.pop(node, None)
 
     def sections(self, nodes: Iterable[str]) -> dict[int, Mapping[str, float]]:
         """By process: seconds spent in each named operation, as last told."""
@@ -101,14 +113,11 @@ class Signs:
 
     def readings(self, nodes: Iterable[str], procs: Mapping[int, int]) -> dict[int, Reading]:
         """By process, those on ``nodes`` that sit where the newest term put them (``procs``: process to seat)."""
-        found: dict[int, Reading] = {}
-        for node in nodes:
-            for sign in self._signs.get(node, ()):
-                if procs.get(sign.proc) == sign.seat and not sign.asked:
-                    found[sign.proc] = sign.reading
-        return found
+        seats = self._seats
+        return {
+            proc: reading for node in nodes for proc, seat, reading in seats.get(node, ()) if procs.get(proc) == seat
+        }
 
 
-def _shifted(sign: SeatSign, shift_ns: int) -> SeatSign:
-    reading = sign.reading._replace(moved_ns=sign.reading.moved_ns + shift_ns)
-    return replace(sign, reading=reading)
+def _shifted(reading: Reading, shift_ns: int) -> Reading:
+    return Reading(reading.moved_ns + shift_ns, *reading[1:])  # half the time of _replace, for thousands a second

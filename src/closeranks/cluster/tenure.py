@@ -42,6 +42,7 @@ class Seat(NamedTuple):
 
     node: str
     address: Address
+    probe_port: int  # of the supervisor there
 
 
 class Tenure:
@@ -141,11 +142,23 @@ class Tenure:
             self.wake()
             await asyncio.sleep(_RETRY_S)
 
+    async def release(self) -> None:
+        """Lead no longer, and say so. If the authority does not answer, others take over when the lease runs out."""
+        while self.leads:
+            async with self._writing:
+                if not self._candidacy.writing:
+                    self._candidacy, ballot = leadership.release(self._candidacy, time.monotonic())
+                    await self._write(ballot, {"released": True})
+            self.wake()
+            await asyncio.sleep(_RETRY_S)
+
     def _place(self) -> dict[str, Any]:
         address = self._seat.address
         return {
+            "released": False,
             "host": address.host,
             "port": address.port,
+            "probe_port": self._seat.probe_port,
             "procs_reserved": self.record.procs_reserved + PROCS_AHEAD,
         }
 
@@ -185,7 +198,13 @@ class Tenure:
 
     def _seen(self) -> Seen:
         record = self.record
-        return Seen(epoch=record.epoch, beat=record.beat, boot=record.boot, ended=bool(record.ended))
+        return Seen(
+            epoch=record.epoch,
+            beat=record.beat,
+            boot=record.boot,
+            ended=bool(record.ended),
+            released=record.released,
+        )
 
     async def _rest(self, seconds: float) -> None:
         self._woken.clear()

@@ -12,13 +12,13 @@ from itertools import zip_longest
 import msgspec
 from msgspec.structs import replace
 
-from closeranks.decide import membership, nodes, reports, trouble
+from closeranks.decide import endings, membership, nodes, reports, trouble
 from closeranks.decide.budgets import Ledger
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.memo import Memo, on_clock
 from closeranks.decide.pace import Pace
 from closeranks.decide.protocol import Decision, EndAfterStep, KnownProc, LetLeave, ProcEnded
-from closeranks.decide.state import Group, Life, Node, Proc, Settings, Stage, State
+from closeranks.decide.state import THROUGH, Group, Life, Node, Proc, Settings, Stage, State
 from closeranks.decide.turn import Turn
 from closeranks.events import CoordinatorBegan
 
@@ -35,6 +35,7 @@ class KnownNode(msgspec.Struct, frozen=True, kw_only=True):
     procs: tuple[KnownProc, ...] = ()  # all that live there
     ended: tuple[ProcEnded, ...] = ()  # the last that ended there
     closed_step: int = -1  # newest step closed by all seats of this node, -1: none
+    closed_everywhere: int = -1  # newest step of which it has heard that all seats closed it
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +51,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     incidents: int  # opened so far
     nodes: tuple[KnownNode, ...]
     memo: Memo | None = None  # the newest; None: there is none
-    saved_step: int | None = None  # newest that a restart can go on after, as this coordinator sees it
+    saved_step: int | None = None  # newest that a restart can go on after, as the node says that saves
+    stored_step: int | None = None  # newest in the store: who saved it may not have lived to say so
 
 
 def adopt(settings: Settings, known: Known, now_s: float) -> tuple[State, tuple[Decision, ...]]:
@@ -89,11 +91,16 @@ def _carried(settings: Settings, known: Known, now_s: float) -> State:
         incarnations=_incarnations(known, old, procs),
         library=old.library or any(p.stage != Stage.STARTED for p in procs),
         group=_group(known, old, now_s),
-        saved_step=old.saved_step if known.saved_step is None else known.saved_step,
+        saved_step=_saved_step(known, old),
         short_since_s=None,
         unhelped_step=None,
         ending=None,
     )
+
+
+def _saved_step(known: Known, old: State) -> int | None:
+    """The newest is not always the highest, after a roll back: whoever knows of that comes first."""
+    return next((s for s in (known.saved_step, old.saved_step, known.stored_step) if s is not None), None)
 
 
 def _shrunk_to(settings: Settings, known: Known, old: State) -> int:
@@ -128,12 +135,16 @@ def _group(known: Known, old: State, now_s: float) -> Group:
     group = old.group if _same_group(known) else Group()
     connected = {node.name: node.closed_step for node in known.nodes}
     closed = min((connected.get(name, -1) for name in known.places), default=-1)
+    unsure = not set(known.places) <= set(connected)
+    # Who knew best may be gone with the seats: others have heard, with their grants, how far all had come.
+    heard = max((node.closed_everywhere for node in known.nodes), default=-1) if unsure else -1
     return replace(
         group,
         joined_s=now_s,
         term=known.term,
         looped=group.looped or (bool(members) and all(p.looped for p in members if not p.newcomer)),
-        newest_step=max(group.newest_step, closed),
+        newest_step=max(group.newest_step, closed, heard),
+        unsure=unsure,
     )
 
 
@@ -160,7 +171,9 @@ def _take_over(turn: Turn, known: Known) -> None:
     gone = [(proc, reports.how_it_ended(proc, ended)) for proc in missing]
     members = [p for p in membership.occupants(turn.state).values() if p not in missing]
     before = known.memo.state.life if known.memo is not None and _same_group(known) else Life.RUNNING
-    all_over = all(fact.code == 0 for _, fact in gone) and all(p.stage is Stage.FINISHED for p in members)
+    # They may have been let leave: some have, or all had answered before.
+    ends = THROUGH if gone else {Stage.CONFIRMED}
+    all_over = all(fact.code == 0 for _, fact in gone) and all(p.stage in ends for p in members)
     if before is Life.LEAVING or all_over:
         turn.update(life=Life.LEAVING)
         reports.meet_losses(turn, gone, Seen.COORDINATOR, _MEANWHILE)
@@ -253,3 +266,4 @@ def _go_on(turn: Turn) -> None:
         membership.refill_spares(turn)
     if turn.state.stop is not None and turn.state.life is Life.RUNNING:
         turn.decide(EndAfterStep())
+    endings.confirm_if_finished(turn)

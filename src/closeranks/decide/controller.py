@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from closeranks.decide import (
     blame,
     convictions,
+    departures,
     endings,
     exits,
     membership,
@@ -34,8 +35,10 @@ from closeranks.decide.protocol import (
     GroupStuck,
     NodeBack,
     NodeJoined,
+    NodeLeaves,
     NodeLost,
     NodeSilent,
+    ProcConfirmed,
     ProcEnded,
     ProcFinished,
     ProcJoined,
@@ -55,10 +58,10 @@ from closeranks.decide.protocol import (
     TermPoisoned,
     Tick,
 )
-from closeranks.decide.state import TRAINING, Life, Poison, Proc, Settings, Stage, State
+from closeranks.decide.state import THROUGH, TRAINING, Life, Poison, Proc, Settings, Stage, State
 from closeranks.decide.turn import Turn
 
-_UNDER_A_TERM = TRAINING | {Stage.SEATED, Stage.REGROUPED, Stage.RESTORED, Stage.FINISHED, Stage.INTERRUPTED}
+_UNDER_A_TERM = TRAINING | THROUGH | {Stage.SEATED, Stage.REGROUPED, Stage.RESTORED, Stage.INTERRUPTED}
 
 
 def initial(settings: Settings) -> State:
@@ -241,6 +244,7 @@ def _group_loaded(turn: Turn, fact: GroupLoaded) -> None:
 def _step_done(turn: Turn, fact: StepDone) -> None:
     if endings.step_done(turn, fact):
         recovery.watch_canary(turn, fact)
+        departures.let_go(turn, between_steps=True)
 
 
 def _state_suspected(turn: Turn, fact: StateSuspected) -> None:
@@ -255,7 +259,15 @@ def _finished(turn: Turn, fact: ProcFinished) -> None:
     proc = _living(turn, fact.proc)
     if proc is not None and proc.stage in TRAINING and turn.state.life is Life.RUNNING:
         turn.stage(proc, Stage.FINISHED)
-        endings.leave_if_finished(turn)
+        endings.confirm_if_finished(turn)
+
+
+def _confirmed(turn: Turn, fact: ProcConfirmed) -> None:
+    proc = _member(turn, fact.proc, fact.term)
+    if proc is not None and proc.stage is Stage.FINISHED and turn.state.life is Life.RUNNING:
+        turn.stage(proc, Stage.CONFIRMED, digest=fact.digest)
+        if convictions.agree_at_the_end(turn):
+            endings.leave_if_confirmed(turn)
 
 
 def _stop_asked(turn: Turn, fact: StopAsked) -> None:
@@ -264,6 +276,7 @@ def _stop_asked(turn: Turn, fact: StopAsked) -> None:
 
 def _tick(turn: Turn, _: Tick) -> None:
     recovery.check_deadlines(turn)
+    departures.let_go(turn, between_steps=not turn.state.library)
 
 
 _HANDLERS: dict[type[Fact], Callable[[Turn, Any], None]] = {
@@ -286,10 +299,12 @@ _HANDLERS: dict[type[Fact], Callable[[Turn, Any], None]] = {
     StateSuspected: _state_suspected,
     StateCleared: _state_cleared,
     ProcFinished: _finished,
+    ProcConfirmed: _confirmed,
     StopAsked: _stop_asked,
     NodeJoined: nodes.joined,
     NodeLost: nodes.lost,
     NodeSilent: nodes.silent,
     NodeBack: reports.back,
+    NodeLeaves: departures.asked,
     Tick: _tick,
 }

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
+from msgspec.structs import replace
 
 from closeranks import faults
 from closeranks.decide.protocol import Crash, Hint
@@ -50,7 +51,8 @@ class Seen(StrEnum):
     MISMATCH = "mismatch"  # nobody moves, collectives differ
     POISON = "poison"
     DEADLINE = "deadline"  # a phase of a recovery took too long
-    NO_JOIN = "no-join"  # some processes called join, others did not
+    NO_JOIN = "no-join"  # some processes called join, others ended without
+    LATE_JOIN = "late-join"  # some processes called join, others live and did not
     DIGEST = "digest"  # state that must be equal is not
     NO_DONOR = "no-donor"  # nobody holds state that others could take
     REPLAY = "replay"  # a seat computed something else when the step was repeated
@@ -58,6 +60,7 @@ class Seen(StrEnum):
     NUMERICS = "numerics"  # the same wrong numbers came again, and no device is to blame
     DIVERGED = "diverged"  # the losses say that the model is damaged
     NODE = "node"  # a node is gone with all that ran there
+    LEFT = "left"  # a node has left, as it was told to
     SILENCE = "silence"  # a node was out of reach while others went on
     COORDINATOR = "coordinator"  # it was lost in the middle of something
     CANARY = "canary"  # after a recovery, losses were not what they had been
@@ -132,6 +135,16 @@ def signature(trouble: Trouble, step: int) -> Signature | None:
     return None
 
 
+def late_steps_counted(seen: Mapping[Signature, int], known: int, closed: int) -> dict[Signature, int]:
+    """These signatures once it is certain that the group had closed a later step than was ``known`` at the failure.
+
+    The last steps before a failure are often heard of after it. Where its place is only known by them, the same bug
+    would else seem to come at another place the next time.
+    """
+    late = {mark: replace(mark, step=closed) for mark in seen if mark.where == "" and known <= mark.step < closed}
+    return {late.get(mark, mark): term for mark, term in seen.items()}
+
+
 def diagnose(trouble: Trouble, *, repeated: bool, start_up: bool) -> Diagnosis:
     """The likeliest fault behind the trouble.
 
@@ -170,12 +183,14 @@ def _fault(trouble: Trouble) -> tuple[faults.Fault, float]:
         Seen.STANDSTILL: (faults.NETWORK_LOSS, 0.4),
         Seen.POISON: (faults.NETWORK_LOSS, 0.3),
         Seen.DEADLINE: (faults.RECOVERY_STUCK, 0.6),
+        Seen.LATE_JOIN: (faults.HUNG, 0.5),
         Seen.DIGEST: (faults.CORRUPT_REPLICA, 0.8),
         Seen.REPLAY: (faults.WRONG_RESULT, 0.9),
         Seen.OUTVOTED: (faults.CORRUPT_REPLICA, 0.95),
         Seen.NUMERICS: (faults.BAD_NUMERICS, 0.8),
         Seen.DIVERGED: (faults.BAD_NUMERICS, 0.6),
         Seen.CANARY: (faults.BAD_RECOVERY, 0.6),
+        Seen.LEFT: (faults.PREEMPTED, 0.9),
         Seen.SILENCE: (faults.NETWORK_LOSS, 0.6),
         Seen.COORDINATOR: (faults.COORDINATOR_LOST, 0.9),
         Seen.NO_ROOM: (faults.NODE_LOST, 0.9),

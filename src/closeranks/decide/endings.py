@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from closeranks.decide import budgets, canary, membership, pace
 from closeranks.decide.choice import FROM_SCRATCH
-from closeranks.decide.protocol import EndAfterStep, EndRun, LetLeave, StepDone, StopAsked
-from closeranks.decide.state import Ending, Incident, Life, Stage, State, Stop
+from closeranks.decide.protocol import ConfirmEnd, EndAfterStep, EndRun, LetLeave, StepDone, StopAsked
+from closeranks.decide.state import THROUGH, Ending, Incident, Life, Stage, State, Stop
 from closeranks.decide.turn import Turn
 from closeranks.events import IncidentClosed, Rung
 
@@ -47,7 +47,13 @@ def close_incident(turn: Turn, outcome: str, first_step_s: float | None) -> None
     incident = turn.incident()
     lost = 0 if incident.plan_step is None else max(0, incident.done_before - incident.plan_step)
     turn.note(
-        IncidentClosed(incident=incident.number, outcome=outcome, steps_lost=lost, first_step_s=first_step_s),
+        IncidentClosed(
+            incident=incident.number,
+            outcome=outcome,
+            steps_lost=lost,
+            at_least=incident.unsure and incident.rung in FROM_SCRATCH,
+            first_step_s=first_step_s,
+        ),
     )
     helped_in_place = incident.rung is Rung.REGROUP and outcome == "recovered"
     if outcome == "recovered" and turn.state.library:
@@ -74,7 +80,7 @@ def step_done(turn: Turn, fact: StepDone) -> bool:
     state = turn.state
     if fact.step <= state.group.newest_step:
         return False
-    turn.update_group(newest_step=fact.step)
+    turn.update_group(newest_step=fact.step, unsure=False)
     incident = state.incident
     if incident is not None:
         if state.life is not Life.RUNNING or incident.plan_step is None or fact.step <= incident.plan_step:
@@ -108,7 +114,7 @@ def stop_asked(turn: Turn, fact: StopAsked) -> None:
 
 def _stop_in_order(turn: Turn, stop: Stop) -> None:
     state = turn.state
-    in_loop = {Stage.LOOPING, Stage.RESUMING, Stage.FINISHED}
+    in_loop = {Stage.LOOPING, Stage.RESUMING, *THROUGH}
     stages = {p.stage for p in membership.occupants(state).values()}
     if state.life is Life.RUNNING and state.group.looped and stages <= in_loop:
         turn.update(stop=stop)
@@ -119,13 +125,25 @@ def _stop_in_order(turn: Turn, stop: Stop) -> None:
         stopped(turn, stop, "asked to stop; no step of a training loop was in flight")
 
 
-def leave_if_finished(turn: Turn) -> None:
-    """Let everyone leave once every seat closed the last step or left there."""
-    state = turn.state
-    if state.life is not Life.RUNNING or not membership.all_at(state, Stage.FINISHED):
-        return
+def confirm_if_finished(turn: Turn) -> None:
+    """Ask everyone once every seat closed the last step or left there.
+
+    From the moment somebody leaves, a lost seat can be given to nobody: so all have to be there still.
+    """
+    if _all_through(turn.state, *THROUGH):
+        turn.decide(ConfirmEnd(term=turn.state.group.term))
+
+
+def _all_through(state: State, *stages: Stage) -> bool:
     members = membership.occupants(state)
-    if not members or len(members) + len(state.group.exited) < state.seats:
+    whole = bool(members) and len(members) + len(state.group.exited) >= state.seats
+    return state.life is Life.RUNNING and membership.all_at(state, *stages) and whole
+
+
+def leave_if_confirmed(turn: Turn) -> None:
+    """Let everyone leave once every seat is known to be there."""
+    state = turn.state
+    if not _all_through(state, Stage.CONFIRMED):
         return
     if state.incident is not None:
         close_incident(turn, "recovered", first_step_s=None)

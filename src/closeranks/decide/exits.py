@@ -66,7 +66,7 @@ def _exited_with_success(turn: Turn, proc: Proc, fact: ProcEnded) -> None:
     elif len(exited) == state.seats:
         endings.complete(turn, "every process exited with success")
     else:
-        endings.leave_if_finished(turn)
+        endings.confirm_if_finished(turn)
 
 
 def seat_joined(turn: Turn) -> None:

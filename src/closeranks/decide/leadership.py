@@ -34,6 +34,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     beat: int = 0
     boot: str = ""  # of the candidate that leads
     ended: bool = False  # the run is over
+    released: bool = False  # the leader gave the lead up: it has stopped granting, and others need not wait
 
 
 class Ballot(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +86,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
 
     now_s: float
     led: bool  # its own supervisor holds a valid grant of a leader (allegiance.led)
+    retired: bool = False  # it seeks the lead no more
     leader_ended: bool = False  # certain: the process that the record names has ended. It was this node's.
     heard_s: float = NEVER_S
     """Of a leader: when it sent the grants that its nodes have acknowledged; the newest by node, of these the oldest.
@@ -171,6 +173,18 @@ def attempt(candidacy: Candidacy, now_s: float) -> tuple[Candidacy, Ballot]:
     return _begun(candidacy, candidacy.reign.epoch, now_s)
 
 
+def release(candidacy: Candidacy, now_s: float) -> tuple[Candidacy, Ballot]:
+    """Lead no longer, and begin the write by which others hear that they need not wait for the end of the lease.
+
+    It must grant nothing any more when this is called.
+    """
+    if candidacy.reign is None or candidacy.writing:
+        raise AssertionError("only a leader gives the lead up, and writes one thing at a time")
+    reign = candidacy.reign
+    candidacy, ballot = _begun(candidacy, reign.epoch, now_s)
+    return _resigned(candidacy, reign), ballot
+
+
 def grantable_s(candidacy: Candidacy, now_s: float, heard_s: float = NEVER_S) -> float:
     """How long a grant sent now may last from the moment its beat was sent; 0: there must be none.
 
@@ -237,17 +251,20 @@ def _as_rival(candidacy: Candidacy, around: Around) -> tuple[Candidacy, Choice]:
         return candidacy, Wait(reason="it is not known yet whether our bid for the lead won", again_s=_FOREVER_S)
     if around.leader_ended and seen.epoch:
         due_s, reason = candidacy.seen_s, f"the leader of epoch {seen.epoch} has ended"
+    elif seen.released:
+        due_s = candidacy.seen_s + _delay_s(candidacy, _TAKEOVER_DELAY_S)
+        reason = f"the leader of epoch {seen.epoch} has given the lead up"
     elif seen.epoch:
         delay_s = _delay_s(candidacy, _TAKEOVER_DELAY_S)
         due_s = max(candidacy.seen_s + outlasted(candidacy.clockwork.lease_s), candidacy.hold_s) + delay_s
         reason = f"epoch {seen.epoch} was not renewed for {now_s - candidacy.seen_s:.2f} s"
     else:
         due_s, reason = candidacy.seen_s + _delay_s(candidacy, _FIRST_DELAY_S), "nobody has led yet"
-    led = around.led and not around.leader_ended
-    if now_s >= due_s and not led:
+    led = around.led and not (around.leader_ended or seen.released)
+    if now_s >= due_s and not (led or around.retired):
         candidacy, ballot = _begun(candidacy, candidacy.highest + 1, now_s)
         return candidacy, Contend(ballot=ballot, reason=reason)
-    again_s = _FOREVER_S if led else due_s
+    again_s = _FOREVER_S if led or around.retired else due_s
     if seen.epoch and seen.boot != candidacy.boot:
         return candidacy, Follow(epoch=seen.epoch, again_s=again_s)
     return candidacy, Wait(reason="nobody leads", again_s=again_s)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from closeranks.decide import budgets
 from closeranks.decide.placement import Site, first_layout, place, rank
 from closeranks.decide.protocol import BeginTerm, GoOn, Isolate, Origin, StartGroup, StartProc
-from closeranks.decide.state import Group, Life, Proc, Stage, State
+from closeranks.decide.state import THROUGH, Group, Life, Proc, Stage, State
 from closeranks.decide.turn import Turn
 from closeranks.events import ErrorSeen, Phase, ProcessSeated, Rung, TermBegan
 
@@ -67,7 +67,7 @@ def sites(state: State) -> list[Site]:
             exposed=len(failed & set(node.domains.items())),
         )
         for node in state.nodes.values()
-        if not node.silent
+        if node.open
     ]
 
 
@@ -76,13 +76,6 @@ def placements(state: State) -> dict[int, str]:
     homes, there = {seat: home(state, seat) for seat in empty_seats(state)}, sites(state)
     placed = place(homes, [site for site in there if site.name not in state.barred])
     return placed if len(placed) == len(homes) else place(homes, there)
-
-
-def replaceable(state: State, node: str) -> bool:
-    """Whether the nodes that can be reached have room for the seats of this one, and for those that wait already."""
-    room = sum(max(0, site.room) for site in sites(state) if site.name != node)
-    held = sum(p.node == node for p in occupants(state).values())
-    return room >= held + len(empty_seats(state))
 
 
 def served(state: State, placed: Mapping[int, str]) -> int:
@@ -149,7 +142,7 @@ def layout(state: State) -> tuple[str, ...] | None:
         return ()
     if len(state.places) != seats:  # the first group, or the first smaller one
         needed = -(-seats // state.seats_each)
-        reached = {node.name: node.slots for node in state.nodes.values() if not node.silent}
+        reached = {node.name: node.slots for node in state.nodes.values() if node.open}
         good = {name: slots for name, slots in reached.items() if name not in state.barred}
         return first_layout(seats, good, needed) or first_layout(seats, reached, needed) or None
     placed = placements(state)
@@ -171,7 +164,7 @@ def wanted_spares(state: State) -> dict[str, int]:
     if not state.settings.nodes_needed:
         return {"": each}
     seated = {p.node for p in occupants(state).values()}
-    reached = [node for node in state.nodes.values() if not node.silent and node.name not in state.barred]
+    reached = [node for node in state.nodes.values() if node.open and node.name not in state.barred]
     return {node.name: each if node.name in seated else node.slots for node in reached}
 
 
@@ -266,7 +259,7 @@ def isolate(turn: Turn, proc: Proc, reason: str, *, capture_stack: bool) -> None
 
 def note_arrival(turn: Turn) -> None:
     """Remember it once every seat has reached its loop."""
-    arrived = all_at(turn.state, Stage.LOOPING, Stage.FINISHED)
+    arrived = all_at(turn.state, Stage.LOOPING, *THROUGH)
     if arrived and len(occupants(turn.state)) == turn.state.seats:
         turn.update_group(looped=True)
 

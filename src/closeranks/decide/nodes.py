@@ -125,13 +125,17 @@ def lost(turn: Turn, fact: NodeLost) -> None:
         if turn.state.short_since_s == turn.now_s:  # it is the missing node, and was waited for as such
             turn.update(short_since_s=turn.now_s - fact.waited_s)
         return
-    turn.note(ErrorSeen(detector=Seen.NODE.value, seat=None, proc=None, detail=f"{node.name} was lost: {fact.detail}"))
+    detail = f"{node.name} {'has left' if node.let_go else 'was lost'}: {fact.detail}"
+    turn.note(ErrorSeen(detector=Seen.NODE.value, seat=None, proc=None, detail=detail))
     trouble.start_when_clear(turn)
     trouble.regroup_when_gathered(turn)
 
 
 def _trouble(state: State, node: Node, members: tuple[Proc, ...], detail: str) -> Trouble:
     seats = tuple(sorted(p.seat for p in members if p.seat is not None))
+    if node.let_go:
+        told = f"{node.name} with seats {list(seats)} has left, as it was told to: {detail}"
+        return Trouble(seen=Seen.LEFT, detail=told, seats=seats, node=node.name)
     before = () if state.incident is None else state.incident.nodes
     others = [state.lost_nodes[name] for name in before if name in state.lost_nodes]
     living = [other for other in state.nodes.values() if other.name != node.name]

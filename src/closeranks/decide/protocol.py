@@ -202,6 +202,14 @@ class ProcFinished(_Value, frozen=True, tag=True):
     step: int
 
 
+class ProcConfirmed(_Value, frozen=True, tag=True):
+    """The process is still there after all had closed the last step."""
+
+    proc: int
+    term: int
+    digest: str  # of its replicated state; "": it is not compared
+
+
 class StopAsked(_Value, frozen=True, tag=True):
     """SIGTERM or Ctrl-C. ``now`` after the second one."""
 
@@ -261,6 +269,13 @@ class NodeBack(_Value, frozen=True, tag=True):
     ended: tuple[ProcEnded, ...] = ()  # meanwhile
 
 
+class NodeLeaves(_Value, frozen=True, tag=True):
+    """The node was told to leave by this signal, and the job is to go on: its seats have to go elsewhere first."""
+
+    node: str
+    signal: int
+
+
 class Tick(_Value, frozen=True, tag=True):
     """Time passed; sent at least every 0.25 s."""
 
@@ -285,11 +300,13 @@ Fact = (
     | StateSuspected
     | StateCleared
     | ProcFinished
+    | ProcConfirmed
     | StopAsked
     | NodeJoined
     | NodeLost
     | NodeSilent
     | NodeBack
+    | NodeLeaves
     | Tick
 )
 
@@ -362,6 +379,12 @@ class EndAfterStep(_Value, frozen=True, tag=True):
     """An orderly stop: finish the step in flight on every seat, then leave."""
 
 
+class ConfirmEnd(_Value, frozen=True, tag=True):
+    """The loop is over everywhere: ask the members whether they are still there, while a lost one can be replaced."""
+
+    term: int
+
+
 class LetLeave(_Value, frozen=True, tag=True):
     """The loop is over everywhere: members and spares may leave."""
 
@@ -373,6 +396,12 @@ class EndRun(_Value, frozen=True, tag=True):
     exit_code: int
     reason: str
     now: bool = False
+
+
+class LetNodeGo(_Value, frozen=True, tag=True):
+    """A node that was told to leave may end its processes and itself: others take its seats. NodeLost follows."""
+
+    node: str
 
 
 class Note(_Value, frozen=True, tag=True):
@@ -390,7 +419,9 @@ Decision = (
     | PlanRestore
     | GoOn
     | EndAfterStep
+    | ConfirmEnd
     | LetLeave
     | EndRun
+    | LetNodeGo
     | Note
 )

@@ -6,10 +6,11 @@ from msgspec.structs import replace
 
 from closeranks.decide import canary, endings, membership, nodes, trouble
 from closeranks.decide.agree import NoDonor, NoMajority, Plan, agree
-from closeranks.decide.diagnosis import Seen, Trouble
+from closeranks.decide.diagnosis import Seen, Trouble, late_steps_counted
 from closeranks.decide.protocol import PlanRestore, StepDone
-from closeranks.decide.state import Life, Proc, Stage
+from closeranks.decide.state import Life, Proc, Stage, State
 from closeranks.decide.turn import Turn
+from closeranks.detect.corruption import vote
 from closeranks.events import (
     CanaryPassed,
     CorruptionCleared,
@@ -60,7 +61,10 @@ def _plan_out(turn: Turn, plan: Plan) -> None:
         detail = f"digest of step {plan.step} differs from the majority's; the seat is outvoted and receives"
         turn.note(ErrorSeen(detector=Seen.DIGEST.value, seat=seat, proc=proc.proc, detail=detail, incident=number))
     if state.incident is not None:
-        turn.update(incident=replace(state.incident, plan_step=plan.step))
+        turn.update(
+            incident=replace(state.incident, plan_step=plan.step),
+            signatures=late_steps_counted(state.signatures, state.incident.done_before, plan.step),
+        )
     turn.note(
         RestorePlanned(
             term=state.group.term,
@@ -89,11 +93,31 @@ def go_on_when_restored(turn: Turn) -> None:
     if astray:
         detail = f"seats {astray} restored another step than the planned {state.group.plan_step}"
         trouble.meet(turn, Trouble(seen=Seen.DIGEST, detail=detail))
+    elif changed := _changed(state):
+        stuck = tuple(members[seat] for seat in changed)
+        detail = f"the state of seats {list(changed)} is another one after the recovery than when it began"
+        trouble.meet(turn, Trouble(seen=Seen.OUTVOTED, detail=detail, seats=changed), stuck=stuck)
     elif state.group.looped and len({p.digest for p in members.values()}) > 1:
         digests = ", ".join(f"seat {seat}: {p.digest[:12]}" for seat, p in members.items())
         trouble.meet(turn, Trouble(seen=Seen.DIGEST, detail=f"digests differ after the transfer ({digests})"))
     else:
         membership.go_on(turn)
+
+
+def _changed(state: State) -> tuple[int, ...]:
+    """Seats whose state should have stayed, and did not: one of them may have given it to others meanwhile."""
+    if not state.group.looped:
+        return ()
+    kept = {
+        seat: p.brought.digest
+        for seat, p in membership.occupants(state).items()
+        if p.holds_state and p.brought is not None and p.brought.closed_step == state.group.plan_step
+    }
+    if not kept:
+        return ()
+    agreed = vote(kept).digest
+    found = membership.occupants(state)
+    return tuple(seat for seat, digest in kept.items() if digest == agreed and found[seat].digest != agreed)
 
 
 # --- after it ---------------------------------------------------------------------------------------------------
@@ -173,9 +197,11 @@ def _joining_late(turn: Turn) -> None:
     if not all(turn.reaches(p) for p in late):
         return
     missing = [p.seat for p in late if p.seat is not None]
-    detail = f"seats {missing} did not call join() within {allowed_s:g} s of the first that did"
-    way_out = "every process must call it; give more time with --join-timeout"
-    trouble.meet(turn, Trouble(seen=Seen.NO_JOIN, detail=detail, seats=tuple(missing)), hopeless=way_out)
+    detail = (
+        f"seats {missing} did not call join() within {allowed_s:g} s of the first that did; "
+        "every process must call it; give more time with --join-timeout"
+    )
+    trouble.meet(turn, Trouble(seen=Seen.LATE_JOIN, detail=detail, seats=tuple(missing)), stuck=tuple(late))
 
 
 def _regrouping_late(turn: Turn) -> None:
@@ -223,6 +249,22 @@ def _resuming_late(turn: Turn) -> None:
     allowed_s = turn.state.settings.deadlines.resume_s
     resuming = [p for p in membership.occupants(turn.state).values() if p.stage is Stage.RESUMING]
     _isolate_late(turn, resuming, "did not open an attempt after it was told to go on", allowed_s)
+    _confirming_late(turn)
+
+
+def _confirming_late(turn: Turn) -> None:
+    """A member that does not answer at the end, while others have done so for long."""
+    members = membership.occupants(turn.state).values()
+    answered = [p.since_s for p in members if p.stage is Stage.CONFIRMED]
+    allowed_s = turn.state.settings.deadlines.confirm_s
+    silent = tuple(p for p in members if p.stage is Stage.FINISHED and turn.reaches(p))
+    if turn.state.life is not Life.RUNNING or not answered or not silent or not _waits(turn, min(answered), allowed_s):
+        return
+    seats = tuple(p.seat for p in silent if p.seat is not None)
+    silent_s = turn.now_s - min(p.since_s for p in silent)
+    detail = f"seats {list(seats)} closed the last step, and did not answer within {allowed_s:g} s of the others"
+    found = Trouble(seen=Seen.PROGRESS, detail=detail, seats=seats, silent_s=silent_s, allowed_s=allowed_s)
+    trouble.meet(turn, found, stuck=silent)
 
 
 def _isolate_late(turn: Turn, procs: list[Proc], what: str, allowed_s: float) -> None:

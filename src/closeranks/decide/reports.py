@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from closeranks.decide import endings, exits, membership, nodes, trouble
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.protocol import InterruptTerm, KnownProc, LetLeave, NodeBack, ProcEnded
-from closeranks.decide.state import TRAINING, Life, Proc, Stage
+from closeranks.decide.state import THROUGH, TRAINING, Life, Proc, Stage
 from closeranks.decide.turn import Turn
 from closeranks.events import Rung
 
 _NOT_SEATED = frozenset({Stage.STARTED, Stage.JOINED, Stage.WARM})
-IN_STEP = TRAINING | {Stage.FINISHED}
+IN_STEP = TRAINING | THROUGH
 
 
 def as_told(known: KnownProc, node: str, now_s: float) -> Proc:
@@ -149,7 +149,7 @@ def _go_on(turn: Turn, node: str) -> None:
         seats_joined(turn)
     elif life is Life.RUNNING:
         membership.note_arrival(turn)
-        endings.leave_if_finished(turn)
+        endings.confirm_if_finished(turn)
     elif life is Life.LEAVING:
         turn.decide(LetLeave())
     elif life is Life.GATHERING:

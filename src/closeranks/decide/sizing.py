@@ -9,12 +9,12 @@ from closeranks.decide.turn import Turn
 from closeranks.events import Decided
 
 
-def fewer_seats(state: State, *, without: str = "") -> int:
-    """How many seats the nodes that are there, ``without`` one of them, can go on with in place of all.
+def fewer_seats(state: State, *, without: Collection[str] = ()) -> int:
+    """How many seats the nodes that are there, ``without`` some of them, can go on with in place of all.
 
     0: that is not allowed, or what was trained would be lost by it.
     """
-    nodes, seats = _room(state, {without})
+    nodes, seats = _room(state, without)
     allowed = 0 < state.settings.nodes_min <= nodes
     return seats if allowed and seats < state.seats and not would_lose(state) else 0
 
@@ -39,5 +39,5 @@ def grow(turn: Turn) -> None:
 
 def _room(state: State, without: Collection[str]) -> tuple[int, int]:
     """Nodes that can be reached and hold an equal share, and the seats that they have room for together."""
-    full = [n for n in state.nodes.values() if not n.silent and n.slots >= state.seats_each and n.name not in without]
+    full = [n for n in state.nodes.values() if n.open and n.slots >= state.seats_each and n.name not in without]
     return len(full), min(len(full) * state.seats_each, state.settings.seats)

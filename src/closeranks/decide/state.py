@@ -31,6 +31,8 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     transfer_s: float = 120.0  # until all members hold the planned state
     resume_s: float = 30.0  # until all members have opened an attempt, after they were told to go on
     join_s: float = 600.0  # from the first join to the last
+    # From the first member that answers at the end to the last; one may still copy its state for a save.
+    confirm_s: float = 30.0
     plain_settle_s: float = 10.0  # a restarted script without the library counts as recovered after this
     first_nodes_s: float = 10.0  # from the beginning until other nodes may take the seats of the first ones
     nodes_s: float = 600.0  # from the beginning until enough nodes are there to start on
@@ -96,12 +98,14 @@ class Stage(StrEnum):
     RESUMING = "resuming"  # told to go on after a recovery: about to open an attempt
     LOOPING = "looping"
     FINISHED = "finished"
+    CONFIRMED = "confirmed"  # and still there when all others had finished, too
     INTERRUPTED = "interrupted"
     PAUSED = "paused"
     DOOMED = "doomed"  # isolated; only its end is awaited
 
 
 TRAINING = frozenset({Stage.BUILDING, Stage.RESUMING, Stage.LOOPING})
+THROUGH = frozenset({Stage.FINISHED, Stage.CONFIRMED})  # with the loop
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +116,13 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     domains: Mapping[str, str] = {}
     host: str = ""  # the machine's name; "": it has no history
     silent: bool = False  # nothing reaches it now, what runs there may live
+    leaving: int = 0  # the signal that told it to leave; 0: it stays
+    let_go: bool = False  # it was told that it may
+
+    @property
+    def open(self) -> bool:
+        """Whether seats and spares can be placed there now."""
+        return not (self.silent or self.leaving)
 
 
 class Proc(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,6 +167,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     rung: Rung = Rung.STOP
     failures: Mapping[Rung, int] = {}  # newcomers lost and attempts failed, by rung
     done_before: int = -1  # newest step closed everywhere when it opened
+    unsure: bool = False  # it may have been a later one
     plan_step: int | None = None  # where the members went on; None: not yet decided
     finer_since: int | None = None  # the term under which memory was exhausted and batches were split finer
     not_before_s: float = 0.0  # its members wait so long before they meet again
@@ -167,6 +179,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     joined_s: float | None = None  # first join
     looped: bool = False  # every seat reached its loop once
     newest_step: int = -1  # closed on every seat
+    unsure: bool = False  # more may have been closed: of whom it could be asked, not all were there
     exited: Mapping[int, int] = {}  # seats whose process exited with success: the step it left its loop after, or -1
     term: int = 0  # the last one that began; 0: none yet
     plan_step: int = -1  # where its members go on

@@ -14,7 +14,16 @@ import msgspec
 from msgspec.structs import replace
 
 from closeranks.detect.corruption import Evidence, Judgement, Verdict, judge, vote
-from closeranks.detect.numerics import RESPONSES, Action, Finding, Signature, findings, largest_norm, remember
+from closeranks.detect.numerics import (
+    RESPONSES,
+    Action,
+    Finding,
+    Signature,
+    data_findings,
+    findings,
+    largest_norm,
+    remember,
+)
 
 _ROUNDS_MAX = 4
 _SKIPS_WITHIN = 100  # steps
@@ -77,6 +86,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
     age: int = 0  # attempts judged so far
     norms: tuple[float, ...] = ()  # the largest of each step that was applied
+    batches: tuple[int, ...] = ()  # digests of what each seat trained on in the last of them
+    data_repeats: bool = False  # a replay found the same batches twice once more: it is meant
     digest_at: int = 0  # age at which the state is digested next
     replicated: bool | None = None  # whether the state is equal on all seats; None: not yet known
     held_step: int = -1
@@ -122,7 +133,7 @@ def rule(memory: Memory, step: int, evidence: tuple[Evidence, ...], guard: Guard
     memory, distrust = _compare_state(memory, evidence)
     if distrust is not None:
         return memory, distrust
-    found = findings(evidence, memory.norms)
+    found = _found(memory, evidence)
     rounds = memory.rounds if memory.held_step == step else ()
     if not rounds:
         if not found:
@@ -130,9 +141,14 @@ def rule(memory: Memory, step: int, evidence: tuple[Evidence, ...], guard: Guard
         reason = "; ".join(one.detail for one in found)
         held = replace(memory, held_step=step, rounds=(evidence,))
         return held, Ruling(next=Next.REPLAY, findings=found, reason=reason)
-    before = findings(rounds[-1], memory.norms)
+    before = _found(memory, rounds[-1])
     judged = judge(rounds[-1], evidence, _seats(before), _seats(found))
     return _after_replay(replace(memory, rounds=(*rounds, evidence)), found or before, judged, guard)
+
+
+def _found(memory: Memory, evidence: Sequence[Evidence]) -> tuple[Finding, ...]:
+    data = () if memory.data_repeats else data_findings(evidence, memory.batches)
+    return (*findings(evidence, memory.norms), *data)
 
 
 def _seats(found: Sequence[Finding]) -> frozenset[int]:
@@ -140,7 +156,8 @@ def _seats(found: Sequence[Finding]) -> frozenset[int]:
 
 
 def _applied(memory: Memory, evidence: Sequence[Evidence]) -> Memory:
-    return replace(memory, norms=remember(memory.norms, largest_norm(evidence)), held_step=-1, rounds=())
+    norms, batches = remember(memory.norms, largest_norm(evidence)), tuple(one.batch for one in evidence)
+    return replace(memory, norms=norms, batches=batches, held_step=-1, rounds=())
 
 
 def _compare_state(memory: Memory, evidence: Sequence[Evidence]) -> tuple[Memory, Ruling | None]:
@@ -160,7 +177,7 @@ def _compare_state(memory: Memory, evidence: Sequence[Evidence]) -> tuple[Memory
 
 def _after_replay(memory: Memory, found: tuple[Finding, ...], judged: Judgement, guard: Guard) -> tuple[Memory, Ruling]:
     newest = memory.rounds[-1]
-    odd = bool(findings(newest, memory.norms))
+    odd = bool(_found(memory, newest))
     if judged.verdict in (Verdict.TRANSIENT, Verdict.PERSISTENT, Verdict.UNREPEATABLE) and not odd:
         # After a persistent fault that another process does not show, the seat has been replaced already.
         seats = judged.seats if judged.verdict is Verdict.TRANSIENT and len(newest) > 1 else ()
@@ -187,10 +204,13 @@ _WORSE = (Action.GO_ON, Action.SKIP, Action.REBUILD, Action.ROLL_BACK, Action.ST
 
 def _respond(memory: Memory, found: tuple[Finding, ...], judged: Judgement, guard: Guard) -> tuple[Memory, Ruling]:
     """The same again, and no device is to blame."""
+    if any(one.signature is Signature.SAME_DATA for one in found):
+        memory = replace(memory, data_repeats=True)
     answers = {
         Signature.NON_FINITE: guard.non_finite,
         Signature.OUTLIER: guard.outlier,
         Signature.MISMATCH: RESPONSES[Signature.MISMATCH].then,
+        Signature.SAME_DATA: RESPONSES[Signature.SAME_DATA].then,
     }
     action = max((answers[one.signature] for one in found), key=_WORSE.index)
     told = "; ".join(one.detail for one in found)

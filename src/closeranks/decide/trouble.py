@@ -13,7 +13,7 @@ from closeranks.decide.turn import Turn
 from closeranks.events import Decided, Diagnosed, ErrorSeen, IncidentOpened, IncidentWidened, Phase, Rung
 
 _OWN = frozenset({Seen.EXCEPTION, Seen.LEFT_EARLY})
-_NOT_OF_THE_SCRIPT = frozenset({Seen.NODE, Seen.SILENCE, Seen.COORDINATOR})
+_NOT_OF_THE_SCRIPT = frozenset({Seen.NODE, Seen.LEFT, Seen.SILENCE, Seen.COORDINATOR})
 _LIVES_AFTER_INTERRUPT = frozenset({Stage.INTERRUPTED, Stage.PAUSED, Stage.STARTED, Stage.JOINED, Stage.WARM})
 
 
@@ -71,6 +71,7 @@ def _open_or_widen(turn: Turn, trouble: Trouble, diagnosis: Diagnosis) -> None:
             exit_code=trouble.exit_code,
             summary=trouble.detail,
             done_before=turn.state.group.newest_step,
+            unsure=turn.state.group.unsure,
         )
         turn.note(IncidentOpened(incident=number, seats=seats, summary=trouble.detail))
         quiet = {"pace": pace.disturbed(turn.state.pace), "canary": canary.disturbed(turn.state.canary)}
@@ -140,7 +141,7 @@ def _count(turn: Turn, rung: Rung, times: int) -> None:
 def _remember(turn: Turn, trouble: Trouble, gone: tuple[Proc, ...]) -> str:
     """Why this failure is deterministic; empty when it is not known to be."""
     state = turn.state
-    mark = signature(trouble, state.group.newest_step)
+    mark = signature(trouble, max(state.group.newest_step, state.group.plan_step))
     # Without the library no step is known, and whoever loses a peer fails at the same line each time.
     if mark is None or not state.library:
         return ""
@@ -167,7 +168,7 @@ def _carry_out(turn: Turn, trouble: Trouble, choice: ladder.Choice, doomed: list
     incident = turn.incident()
     if choice.rung is not Rung.STOP:
         turn.phase(Phase.ISOLATE)
-    capture = trouble.seen in (Seen.PROGRESS, Seen.DEADLINE)
+    capture = trouble.seen in (Seen.PROGRESS, Seen.DEADLINE, Seen.LATE_JOIN)
     for proc in doomed:
         membership.isolate(turn, proc, trouble.detail, capture_stack=capture)
     if choice.rung is Rung.STOP:
@@ -186,7 +187,8 @@ def _clear(turn: Turn, trouble: Trouble, rung: Rung) -> None:
     for proc in membership.occupants(turn.state).values():
         membership.isolate(turn, proc, f"{rung}: {trouble.detail}", capture_stack=False)
     if rung is Rung.SHRINK:
-        turn.update(shrunk_to=trouble.fewer_seats)
+        # Nobody waits for room any more; the members that are to end may take longer than the wait did.
+        turn.update(shrunk_to=trouble.fewer_seats, short_since_s=None)
     start_when_clear(turn)
 
 

@@ -52,6 +52,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     reduced: int = 0  # digest of the gradients about to be applied; 0: not taken
     state: int = 0  # digest of parameters and optimizer state before the update; 0: not taken
     loss: float | None = None  # None: not reported
+    batch: int = 0  # digest of the data that it trained on; 0: not taken
 
 
 class Verdict(StrEnum):
@@ -104,8 +105,8 @@ def judge(
     return Judgement(verdict=Verdict.PERSISTENT, seats=bad, reason=told)
 
 
-def _own(evidence: Evidence) -> tuple[bool, int]:
-    return evidence.finite, evidence.fingerprint
+def _own(evidence: Evidence) -> tuple[bool, int, int]:
+    return evidence.finite, evidence.fingerprint, evidence.batch
 
 
 def _outvoted(evidence: Sequence[Evidence]) -> set[int]:

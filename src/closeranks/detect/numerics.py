@@ -43,6 +43,7 @@ class Signature(StrEnum):
     NON_FINITE = "non-finite"  # a seat's own gradients, before the reduction
     OUTLIER = "outlier"  # a seat's own gradient norm
     MISMATCH = "reduction mismatch"  # gradients that were reduced over all seats differ by seat
+    SAME_DATA = "same data"  # two seats train on the same batch, or one on that of the step before
     SPIKE_RECOVERED = "spike and recovery"
     SPIKE_PLATEAU = "spike and plateau"
     SLOW_DIVERGENCE = "slow divergence"
@@ -87,6 +88,10 @@ RESPONSES: Final[Mapping[Signature, Response]] = MappingProxyType(
             action=Action.REPLAY,
             then=Action.REBUILD,
             reason="what all seats share was changed on its way or afterwards; new connections, if it repeats",
+        ),
+        Signature.SAME_DATA: Response(
+            action=Action.REPLAY,
+            reason="a loader that errs gives another batch when it is asked again; data may repeat",
         ),
         Signature.SPIKE_RECOVERED: Response(action=Action.GO_ON, reason="training absorbed it"),
         Signature.SPIKE_PLATEAU: Response(
@@ -178,6 +183,28 @@ def findings(evidence: Sequence[Evidence], norms: Sequence[float]) -> tuple[Find
             seats = counted.outvoted if counted.settled else ()
             told = f"reduced gradients of seats {list(counted.outvoted)} differ from those of {list(counted.majority)}"
             found.append(Finding(signature=Signature.MISMATCH, seats=seats, detail=told))
+    return tuple(found)
+
+
+def data_findings(evidence: Sequence[Evidence], before: Sequence[int]) -> tuple[Finding, ...]:
+    """Batches that were trained on twice; ``before`` are those of the last step that was applied, by seat."""
+    found = []
+    by_batch: dict[int, list[int]] = {}
+    for seat, one in enumerate(evidence):
+        if one.batch:
+            by_batch.setdefault(one.batch, []).append(seat)
+    for seats in by_batch.values():
+        if len(seats) > 1:
+            told = f"seats {seats} train on the same batch"
+            found.append(Finding(signature=Signature.SAME_DATA, seats=tuple(seats), detail=told))
+    stale = tuple(
+        seat
+        for seat, (one, batch) in enumerate(zip(evidence, before, strict=False))
+        if one.batch and one.batch == batch
+    )
+    if stale:
+        told = f"seats {list(stale)} train on the batch of the step before"
+        found.append(Finding(signature=Signature.SAME_DATA, seats=stale, detail=told))
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ when all answer, nobody can be named.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -42,7 +42,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     floor_s: float = 2.0  # no deadline is shorter
     ceiling_s: float = 900.0  # none is longer, and a busy process is not waited for beyond it
-    unlearned_s: float = 600.0  # start-up, and labelled sections until they are learned
+    unlearned_s: float = 600.0  # start-up, and labelled sections until a handful of gaps was seen
     first_s: float = 60.0  # the first steps without a rehearsal; whoever answers and works is given longer
     early_floor_s: float = 5.0  # no deadline from a rehearsal or a handful of gaps is shorter
     early_factor: float = 30.0  # times the last rehearsal step, or the longest of a handful of gaps
@@ -222,10 +222,16 @@ class _Deadlines:
 def _early_s(watch: Watch, reading: Reading) -> float:
     """The deadline while too little was seen to learn one."""
     bounds = watch.bounds
-    if reading.doing not in _IN_STEPS:
+    if reading.doing is Doing.SECTION:
+        gaps_s: Sequence[float] = watch.learned.get(_phase(reading), Gaps()).gaps_s
+        if len(gaps_s) < bounds.early_gaps:
+            return bounds.unlearned_s
+        longest_s = max(gaps_s)
+    elif reading.doing in _IN_STEPS:
+        gaps_s = [gap_s for (doing, _), g in watch.learned.items() if doing in _IN_STEPS for gap_s in g.gaps_s]
+        longest_s = max(gaps_s) if len(gaps_s) >= bounds.early_gaps else reading.rehearsed_ns / 1e9
+    else:
         return bounds.unlearned_s
-    gaps_s = [gap_s for (doing, _), g in watch.learned.items() if doing in _IN_STEPS for gap_s in g.gaps_s]
-    longest_s = max(gaps_s) if len(gaps_s) >= bounds.early_gaps else reading.rehearsed_ns / 1e9
     if longest_s == 0:
         return min(bounds.first_s, bounds.unlearned_s)
     return min(max(bounds.early_factor * longest_s, bounds.early_floor_s), bounds.unlearned_s)

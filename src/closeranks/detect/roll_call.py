@@ -10,7 +10,7 @@ a row without any sign of life are a verdict. One that computes with the lock he
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -35,6 +35,13 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True):
     proc: int
     silent_s: float
     allowed_s: float
+
+
+class Answer(NamedTuple):
+    """What came of a call: whether the process answered, and if not, whether it used processor or disk."""
+
+    answered: bool
+    busy: bool
 
 
 class _Silence(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,18 +89,29 @@ def look(roll: Roll, readings: Mapping[int, Reading], now_ns: int) -> tuple[Roll
     return replace(roll, looked_ns=now_ns, silences=silences), tuple(calls)
 
 
-def heard(roll: Roll, proc: int, now_ns: int, *, answered: bool, busy: bool) -> tuple[Roll, Frozen | None]:
-    """What came of a call. It tells nothing if the process went on meanwhile, or whoever asked did not run."""
-    silence = roll.silences.get(proc)
-    if silence is None or not silence.waits or _is_late(roll, now_ns):
-        return roll, None
-    if answered or busy:
-        return _with(roll, proc, _Silence(moved_ns=silence.moved_ns, alive_ns=now_ns)), None
-    misses = silence.misses + 1
-    told = misses >= _LOOKS
-    roll = _with(roll, proc, replace(silence, waits=False, misses=misses, told=told))
-    silent_s = (now_ns - silence.alive_ns) / 1e9
-    return roll, Frozen(proc=proc, silent_s=silent_s, allowed_s=_patience_s(roll.bounds)) if told else None
+def heard(roll: Roll, answers: Mapping[int, Answer], now_ns: int) -> tuple[Roll, tuple[Frozen, ...]]:
+    """What came of calls, by process. Nothing is told of those that went on meanwhile, or if the asker did not run.
+
+    Thousands may be asked at once: tell what came of them together, for each call of this copies the memory.
+    """
+    if not answers or _is_late(roll, now_ns):
+        return roll, ()
+    silences = dict(roll.silences)
+    frozen: list[Frozen] = []
+    for proc, answer in answers.items():
+        silence = silences.get(proc)
+        if silence is None or not silence.waits:
+            continue
+        if answer.answered or answer.busy:
+            silences[proc] = _Silence(moved_ns=silence.moved_ns, alive_ns=now_ns)
+            continue
+        misses = silence.misses + 1
+        told = misses >= _LOOKS
+        silences[proc] = replace(silence, waits=False, misses=misses, told=told)
+        if told:
+            silent_s = (now_ns - silence.alive_ns) / 1e9
+            frozen.append(Frozen(proc=proc, silent_s=silent_s, allowed_s=_patience_s(roll.bounds)))
+    return replace(roll, silences=silences), tuple(frozen)
 
 
 def _is_due(silence: _Silence, now_ns: int, patience_ns: int) -> bool:
@@ -112,7 +130,3 @@ def _is_late(roll: Roll, now_ns: int) -> bool:
 
 def _patience_s(bounds: Bounds) -> float:
     return max(bounds.floor_s, min(bounds.unanswered_s, bounds.ceiling_s))
-
-
-def _with(roll: Roll, proc: int, silence: _Silence) -> Roll:
-    return replace(roll, silences={**roll.silences, proc: silence})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from typing import Final
 
@@ -11,6 +10,7 @@ import msgspec
 
 from closeranks.diagnose.evidence import Standing
 from closeranks.faults import UnknownFaultError, fault_named
+from closeranks.toml_text import TomlProblem, read_toml
 
 LITERALS: Final = ("NVRM: Xid", "SXid", "fallen off the bus")
 BURST_GAP_S: Final = 180.0  # lines of one code on one device nearer than this are one burst (NVSentinel)
@@ -80,11 +80,13 @@ def parse(text: str) -> CodeTable:
         CodesError: no TOML, an unknown class or fault, or a number that stands twice.
     """
     try:
-        table = msgspec.convert(tomllib.loads(text), CodeTable)
+        table = read_toml(text, CodeTable, "code table")
         for code in table.code:
             if code.fault:
                 fault_named(code.fault)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnknownFaultError) as error:
+    except TomlProblem as problem:
+        raise CodesError(str(problem)) from None
+    except UnknownFaultError as error:
         raise CodesError(f"code table: {error}") from error
     numbers = [number for code in table.code for number in code.numbers]
     twice = sorted({number for number in numbers if numbers.count(number) > 1})

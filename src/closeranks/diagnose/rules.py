@@ -9,13 +9,13 @@ is taken, and the earlier one of equals.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from closeranks.diagnose.evidence import Source, Standing
 from closeranks.faults import UnknownFaultError, fault_named
+from closeranks.toml_text import TomlProblem, read_toml
 
 _GROUPS = frozenset({"rank", "node", "device", "code", "signal", "seq", "peer", "where"})
 LITERAL_BYTES_MIN = 4  # fewer bytes would be found everywhere
@@ -116,9 +116,9 @@ def parse(files: Mapping[str, str]) -> RuleBook:
     rules: list[Rule] = []
     for name, text in files.items():
         try:
-            entries = msgspec.convert(tomllib.loads(text), _RuleFile).rule
-        except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-            raise RulesError(f"{name}: {error}") from error
+            entries = read_toml(text, _RuleFile, name).rule
+        except TomlProblem as problem:
+            raise RulesError(str(problem)) from None
         rules += [_rule(name, entry) for entry in entries]
     twice = _repeated([rule.id for rule in rules])
     if twice:

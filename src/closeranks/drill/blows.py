@@ -32,8 +32,12 @@ def kernel_log_of(faults: Path) -> Path:
 
 def heard(fault: str) -> None:
     """By the supervisor, when a worker announces a fault that strikes the whole node."""
-    if fault == Kind.CLOCK_JUMP and ENVIRONMENT in os.environ:
+    if ENVIRONMENT not in os.environ:
+        return
+    if fault == Kind.CLOCK_JUMP:
         _jump()
+    elif fault == Kind.LOST_METRICS:
+        _lose_metrics()
 
 
 def _kill(_: Fault) -> None:
@@ -120,6 +124,14 @@ def _jump() -> None:
     now_s, now_ns = time.time, time.time_ns
     time.time = lambda: now_s() + CLOCK_JUMP_S
     time.time_ns = lambda: now_ns() + int(CLOCK_JUMP_S * 1e9)
+
+
+def _lose_metrics() -> None:
+    """What this process asks of the kernel for telemetry has no answer from now on; others go on being told."""
+    from closeranks.probe import host
+
+    for asked in ("available_bytes", "free_bytes"):
+        setattr(host, asked, lambda *_: None)
 
 
 BLOWS: Final[dict[Kind, Callable[[Fault], None]]] = {

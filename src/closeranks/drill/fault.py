@@ -42,6 +42,7 @@ class Kind(StrEnum):
     TORN_WRITE = "torn-write"  # the store has half of what it says it has
     SHM_FULL = "shm-full"  # a loader finds no room in shared memory
     CLOCK_JUMP = "clock-jump"  # the wall clock of worker and supervisor is an hour ahead
+    LOST_METRICS = "lost-metrics"  # the kernel tells the supervisor nothing of memory and disk any more
     XID = "xid"  # the accelerator's driver writes a code to the kernel log, and the process's call fails
 
 

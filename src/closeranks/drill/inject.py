@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from closeranks.drill.blows import BLOWS
 from closeranks.drill.fault import (
@@ -37,6 +37,13 @@ _ELSEWHERE = OF_DATA | OF_COLLECTIVES  # carried out where a batch is fetched, w
 _AMID = (Moment.FORWARD, Moment.BACKWARD)
 
 Call = Callable[[Any], Any]  # launches a collective on a backend
+
+
+class Launch(NamedTuple):
+    """A collective as the script would have called it."""
+
+    tensors: Any  # that it was called with
+    call: Call
 
 
 class Training(Protocol):
@@ -114,7 +121,7 @@ class Striker:
             if fault.due(moment, step) and not amid and fault.kind not in _ELSEWHERE:
                 self._strike(fault, step)
 
-    def tampered(self, step: int, operation: str, result: Any, call: Call) -> Call | None:
+    def tampered(self, step: int, operation: str, launch: Launch) -> Launch | None:
         """What is launched in place of a collective of ``step``; None: nothing, it is left out."""
         for fault in self._mine:
             due = fault.kind in OF_COLLECTIVES and fault.due(Moment.COLLECTIVE, step) and operation == "allreduce"
@@ -123,8 +130,8 @@ class Striker:
                     return None
                 from closeranks.train.spoiling import shortened
 
-                return shortened(result)
-        return call
+                return Launch(*shortened(launch.tensors))
+        return launch
 
     def _modules(self) -> list[Any]:
         return [] if self._training is None else list(self._training.protected.modules.values())

@@ -23,7 +23,7 @@ from closeranks.drill.plan import RunSpec
 SEATS: Final = 3
 STEPS: Final = 40
 _FIRST_STEP, _LAST_STEP = 8, 14  # strikes are drawn from these; the rest of the run shows what became of it
-_RUN_S: Final = 25.0  # an undisturbed run takes a tenth of it
+_RUN_S: Final = 90.0  # an undisturbed run takes a tenth of it; on a busy machine, half
 _STEP_S: Final = 0.05  # what a step of the small job takes at most
 _ALWAYS: Final = ("--grace", "3")
 _IN_PHASE: Final[Mapping[Phase, tuple[str, ...]]] = {Phase.START_UP: ("--join-timeout", "8")}

@@ -19,8 +19,10 @@ _IN_PLACE: Final = (Rung.WAIT, Rung.RETRY, Rung.REGROUP, *_WARM)
 _SEEN_S: Final = 1.0  # an end or an exception: the kernel or the process itself says so
 _SILENT_S: Final = 7.0  # a silence: deadlines of the first steps are 5 s or more, and the suspect is asked
 _WRONG_S: Final = 5.0  # a wrong value: at the next comparison
-_LOOKED_S: Final = 12.0  # what is measured of a node: every ten seconds
+_LOOKED_S: Final = 3.0  # what is measured of a node: with --look-every 1s at the next look
+_MISSED_S: Final = 7.0  # what is not told any more: when it was missing in three looks
 _SAVED_S: Final = 5.0  # a save: at its end
+_CONFIRMED_S: Final = 35.0  # at the end nobody waits but for an answer, and whoever copies its state cannot give it
 
 _NO_STATE: Final = "not applicable: there is no state yet"
 _NO_STEP: Final = "not applicable: it strikes what a step computes, and no step is open"
@@ -30,7 +32,7 @@ _WHERE_IT_BEGINS: Final = "not applicable: it lasts from its step on; counted wh
 _IN_SCRIPT: Final = "not applicable: in the training thread, counted under forward; the store is written when saving"
 _ANY_MOMENT: Final = "not applicable: links are cut at any moment of a step; counted under collective"
 _LATER_SAVE: Final = "not applicable: the store is not in use; seen at the next save, counted under saving"
-_NO_METRICS: Final = "not run: no accelerator is here whose metrics could be lost; tests use recorded ones"
+_OVER_BEFORE: Final = "not applicable: the run is over before the next look at its node"
 
 Phases = Mapping[Phase, Expected | str]
 
@@ -79,6 +81,7 @@ def _cold(expected: Expected, *names: str) -> Expected:
 
 _KILLED, _FROZEN, _HELD = _ends(faults.KILLED), _stands(faults.FROZEN.name), _stands("process hung", "process frozen")
 _NATIVE, _CRASHED, _HUNG = _ends(faults.NATIVE_CRASH), _ends(faults.CRASHED), _stands(faults.HUNG.name)
+_UNANSWERED: Final = replace(_HUNG, detect_s=_CONFIRMED_S)
 _LEFT: Final = replace(_ends(faults.LEFT_EARLY), rungs=_WARM)
 _STOPPED: Final = Expected(detect_s=_SEEN_S, rungs=(Rung.STOP,), exit_codes=(1,))
 _MISMATCH: Final = Expected(
@@ -101,9 +104,10 @@ _BROKEN_DISK: Final = replace(_CRASHED, faults=("storage error",))
 _UNSAVED: Final = Expected(said=("No space left",), detect_s=_SAVED_S, culprit=False, exit_codes=(0, 74))
 # What a repeated call overcomes leaves nothing to tell.
 _UNWRITTEN: Final = replace(_UNSAVED, said=("Input/output error",), maskable=True)
-_TORN: Final = replace(_UNSAVED, said=("truncated", "expected", "digest"))
+_TORN: Final = replace(_UNSAVED, said=("truncated", "expected", "digest"), maskable=True)
 _NO_ROOM: Final = replace(_CRASHED, faults=("shared memory full",))
 _CLOCK: Final = Expected(said=("clock",), detect_s=_LOOKED_S, culprit=False)
+_METRICS: Final = Expected(said=("missing",), detect_s=_MISSED_S, culprit=False)
 _DEVICE: Final = replace(_CRASHED, faults=("device memory error",))
 _PARTITION: Final = Expected(
     faults=(faults.NETWORK_LOSS.name, faults.NODE_LOST.name),
@@ -114,6 +118,7 @@ _PARTITION: Final = Expected(
 _LOSSES: Final = replace(_PARTITION, said=("out of reach",), culprit=False)
 _NOTHING: Final = Expected(detect_s=0.0, culprit=False)
 
+_LOOKS: Final = ("--look-every", "1s")
 _VALUES: Final = {Phase.START_UP: _NO_STATE}
 
 
@@ -132,7 +137,7 @@ _PROCESS: Final = (
         _everywhere(_CRASHED, {Phase.START_UP: _cold(_CRASHED, faults.START_UP_CRASH.name, faults.CRASHED.name)}),
     ),
     _row("held-gil", Kind.GIL, "process", _everywhere(_HELD, {Phase.START_UP: _cold(_HELD)})),
-    _row("block", Kind.BLOCK, "process", _everywhere(_HUNG, {Phase.START_UP: _cold(_HUNG)})),
+    _row("block", Kind.BLOCK, "process", _everywhere(_HUNG, {Phase.START_UP: _cold(_HUNG), Phase.IDLE: _UNANSWERED})),
     _row("early-exit", Kind.EXIT0, "process", _everywhere(_LEFT, {Phase.START_UP: _STOPPED})),
 )
 _GROUP: Final = (
@@ -226,8 +231,22 @@ _CORRUPTION: Final = (
     _row("stale-batch", Kind.STALE_BATCH, "data", _only(_ONLY_LOADER, {Phase.FORWARD: _DATA})),
 )
 _NODE: Final = (
-    _row("clock-jump", Kind.CLOCK_JUMP, "clock", _everywhere(_CLOCK), steps=600),
-    _row("lost-metrics", None, "telemetry", _only(_NO_METRICS, {})),
+    _row(
+        "clock-jump",
+        Kind.CLOCK_JUMP,
+        "clock",
+        _everywhere(_CLOCK, {Phase.IDLE: _OVER_BEFORE}),
+        options=_LOOKS,
+        steps=150,
+    ),
+    _row(
+        "lost-metrics",
+        Kind.LOST_METRICS,
+        "telemetry",
+        _everywhere(_METRICS, {Phase.IDLE: _OVER_BEFORE}),
+        options=_LOOKS,
+        steps=300,
+    ),
     _row(
         "accelerator-code",
         Kind.XID,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 import re
-import tomllib
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from closeranks.drill.fault import ANY_INCARNATION, FROM_A_TIMER, Fault, Kind, Lasting, Moment
-from closeranks.toml_text import nearest
+from closeranks.toml_text import Misfit, TomlProblem, blame, read_toml
 
 _HANG_S = 3600.0
 _BITS_MAX = 8  # of the smallest element
@@ -89,18 +88,12 @@ def parse(text: str, name: str) -> Plan:
         PlanError: with file, line, key, what was expected and what was found.
     """
     try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise PlanError(f"{name}: not TOML: {error}") from error
-    try:
-        _refuse_unknown(tree)
-        plan = msgspec.convert(tree, Plan)
+        plan = read_toml(text, Plan, name)
         _check(plan)
-    except _Misfit as misfit:
-        raise PlanError(f"{name}{_line_of(text, misfit.path)}: {_spell(misfit.path)}: {misfit.problem}") from misfit
-    except msgspec.ValidationError as error:
-        problem, path = _taken_apart(str(error))
-        raise PlanError(f"{name}{_line_of(text, path)}: {_spell(path)}: {problem}") from error
+    except TomlProblem as problem:
+        raise PlanError(str(problem)) from None
+    except Misfit as misfit:
+        raise PlanError(str(blame(text, name, misfit))) from None
     return plan
 
 
@@ -159,91 +152,25 @@ def _drawn(spec: FaultSpec, seats: int, number: int, draw: random.Random) -> lis
 
 # --- errors -----------------------------------------------------------------------------------------------------
 
-_Path = tuple[str | int, ...]
-_CHOICES = {
-    "kind": [str(kind) for kind in Kind],
-    "moment": [str(moment) for moment in Moment],
-    "lasting": [str(lasting) for lasting in Lasting],
-}
-_TABLES: dict[str, type[_Part]] = {"run": RunSpec, "expect": Expect, "fault": FaultSpec}
-
-
-class _Misfit(Exception):
-    """A value at ``path`` that no plan can have."""
-
-    def __init__(self, path: _Path, problem: str) -> None:
-        super().__init__(problem)
-        self.path = path
-        self.problem = problem
-
-
-def _keys(part: type[_Part]) -> list[str]:
-    return [field.encode_name for field in msgspec.structs.fields(part)]
-
-
-def _refuse_unknown(tree: dict[str, Any]) -> None:
-    for table, content in tree.items():
-        if table not in _TABLES:
-            raise _Misfit((table,), f"unknown table; {nearest(table, list(_TABLES))}")
-        entries = content if isinstance(content, list) else [content]
-        known = _keys(_TABLES[table])
-        for index, entry in enumerate(entries):
-            for key in entry if isinstance(entry, dict) else ():
-                if key not in known:
-                    path = (table, index, key) if isinstance(content, list) else (table, key)
-                    raise _Misfit(path, f"unknown key; {nearest(key, known)}")
-
-
-def _taken_apart(message: str) -> tuple[str, _Path]:
-    """The problem and the path of a message like "Expected `int`, got `str` - at `$.run.seats`"."""
-    problem, _, where = message.partition(" - at ")
-    path = tuple(int(part) if part.isdigit() else part for part in re.findall(r"\w+", where))
-    wrong = re.fullmatch(r"Invalid enum value '(.*)'", problem)
-    choices = _CHOICES.get(str(path[-1]) if path else "")
-    if wrong and choices:
-        problem = f'no such {path[-1]}: "{wrong[1]}"; {nearest(wrong[1], choices)}'
-    return problem, path
-
-
-def _spell(path: _Path) -> str:
-    """The path as a reader counts: the second ``[[fault]]`` is ``fault 2``."""
-    parts = [f"{part + 1}" if isinstance(part, int) else part for part in path]
-    return " ".join(parts) if any(isinstance(part, int) for part in path) else ".".join(parts) or "plan"
-
-
-def _line_of(text: str, path: _Path) -> str:
-    """`` line N`` of the key (or else its table), empty where it is not written on a line of its own."""
-    table, key = (str(path[0]), str(path[-1])) if path else ("", "")
-    wanted = next((part for part in path if isinstance(part, int)), 0)
-    seen, here, found = -1, "", 0
-    for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*\[+\s*([\w.-]+)\s*\]", line):
-            here = header[1]
-            seen += here == table
-            found = number if here == table and seen == wanted else found
-        elif here == table and seen == wanted and re.match(rf'\s*"?{re.escape(key)}"?\s*=', line):
-            return f" line {number}"
-    return f" line {found}" if found else ""
-
 
 def _check(plan: Plan) -> None:
     run, expect = plan.run, plan.expect
     if not run.command:
-        raise _Misfit(("run", "command"), 'expected a script and its arguments, as in ["train.py", "--steps", "40"]')
+        raise Misfit(("run", "command"), 'expected a script and its arguments, as in ["train.py", "--steps", "40"]')
     if run.seats < 1:
-        raise _Misfit(("run", "seats"), f"expected at least 1, got {run.seats}")
+        raise Misfit(("run", "seats"), f"expected at least 1, got {run.seats}")
     if run.spares < 0:
-        raise _Misfit(("run", "spares"), f"expected 0 or more, got {run.spares}")
+        raise Misfit(("run", "spares"), f"expected 0 or more, got {run.spares}")
     if not run.timeout_s > 0:
-        raise _Misfit(("run", "timeout_s"), f"expected more than 0, got {run.timeout_s}")
+        raise Misfit(("run", "timeout_s"), f"expected more than 0, got {run.timeout_s}")
     if not _SAVE_EVERY.fullmatch(run.save_every):
         expected = 'steps ("5") or a time ("90s", "10m")'
-        raise _Misfit(("run", "save_every"), f"expected {expected}, got {run.save_every!r}")
+        raise Misfit(("run", "save_every"), f"expected {expected}, got {run.save_every!r}")
     if expect.equality == "bitwise" and expect.exit_code != 0:
-        raise _Misfit(("expect", "exit_code"), 'a run that fails ends in no state to compare; set equality = "none"')
+        raise Misfit(("expect", "exit_code"), 'a run that fails ends in no state to compare; set equality = "none"')
     for index, spec in enumerate(plan.fault):
         for key, problem in _problems(spec, run.seats):
-            raise _Misfit(("fault", index, key), problem)
+            raise Misfit(("fault", index, key), problem)
 
 
 def _problems(spec: FaultSpec, seats: int) -> list[tuple[str, str]]:

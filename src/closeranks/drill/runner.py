@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from closeranks import journal
-from closeranks.drill.fault import ENVIRONMENT, Fault
+from closeranks.drill.blows import kernel_log_of
+from closeranks.drill.fault import ENVIRONMENT, Fault, Kind
 from closeranks.drill.plan import RunSpec
 from closeranks.drill.verdict import Evidence, Final
 from closeranks.events import Record
@@ -59,6 +60,9 @@ class Runner:
             plan.write_bytes(msgspec.json.encode(faults))
             plan.chmod(0o600)
             environment[ENVIRONMENT] = str(plan.resolve())
+            if any(fault.kind is Kind.XID for fault in faults):
+                heard = ("--kernel-log", str(kernel_log_of(plan.resolve())))
+                run = msgspec.structs.replace(run, options=(*run.options, *heard))
         with (place / "output.log").open("wb") as output:
             process = subprocess.Popen(
                 command_line(run, place / "run"),

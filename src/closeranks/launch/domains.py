@@ -21,13 +21,13 @@ or, where its name ends in ``.json``, Kubernetes' labels by node name:
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from closeranks.launch.hostlist import HostlistProblem, expand
+from closeranks.toml_text import nearest
 
 LEVELS = ("chassis", "rack", "row", "switch", "power", "room", "zone", "region")  # smallest first, roughly
 VARIABLE = "CLOSERANKS_DOMAIN_"  # and the level in capitals
@@ -151,9 +151,7 @@ def _entries(where: str, table: object, levels: tuple[str, ...]) -> dict[str, di
 def _require_known(where: str, given: Iterable[str], known: tuple[str, ...]) -> None:
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise DomainsProblem(f"{where}: unknown key {key!r}; {hint}")
+            raise DomainsProblem(f"{where}: unknown key {key!r}; {nearest(key, list(known))}")
 
 
 def _from_labels(file: DomainsFile, machine: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from closeranks.decide.protocol import Decision, Fact, KnownProc, ProcEnded
-from closeranks.events import Stamp
+from closeranks.events import AnyEvent, Stamp
 from closeranks.signs import Reading
 
 
@@ -50,6 +50,7 @@ class Report(_Word, frozen=True, tag=True):
     procs: tuple[KnownProc, ...]
     ended: tuple[ProcEnded, ...]  # the last that ended here, so that an end seen by nobody is not lost
     closed_step: int  # newest step closed by all seats of this node, -1: none
+    closed_everywhere: int = -1  # newest step of which this node has heard that all seats closed it
     memo: bytes = b""  # the newest of any leader, see Memo
     memo_epoch: int = 0
     memo_seq: int = 0
@@ -201,6 +202,7 @@ class Granted(_Word, frozen=True, tag=True):
 
     number: int
     lease_s: float
+    closed_step: int = -1  # newest that is closed everywhere: what a later leader may not find anybody to ask for
 
 
 class Do(_Word, frozen=True, tag=True):
@@ -209,7 +211,13 @@ class Do(_Word, frozen=True, tag=True):
     decision: Decision
     store: Address | None = None  # where the members of StartGroup and BeginTerm meet
     places: tuple[str, ...] = ()  # and their nodes, by seat
-    stamp: Stamp | None = None  # of a Note
+
+
+class Notes(_Word, frozen=True, tag=True):
+    """Write these down, in their order: a term of a large job has one for every seat."""
+
+    events: tuple[AnyEvent, ...]
+    stamp: Stamp  # of the first; the sequence numbers of the others follow on it
 
 
 class OpenStore(_Word, frozen=True, tag=True):
@@ -288,6 +296,7 @@ FromCoordinator = (
     | ReportAgain
     | Granted
     | Do
+    | Notes
     | StopAt
     | OpenStore
     | Reach

@@ -48,6 +48,8 @@ from closeranks.events import (
     ProcessSeated,
     ProcessStarted,
     Record,
+    ReplicaQuarantined,
+    ReplicaReadmitted,
     RestorePlanned,
     RunEnded,
     RunResumed,
@@ -113,6 +115,7 @@ _TROUBLES = (
     CanaryFailed,
     CorruptionSuspected,
     NodeQuarantined,
+    ReplicaQuarantined,
     PersonNeeded,
 )
 
@@ -263,7 +266,8 @@ def _describe_recovery(event: AnyEvent) -> str:
             return f"seat {event.seat} was stalled for {event.until_mono_s - event.since_mono_s:.2f} s"
         case IncidentClosed():
             after = "" if event.first_step_s is None else f", first new step after {event.first_step_s:.2f} s"
-            return f"incident {event.incident} {event.outcome}{after}, steps lost: {event.steps_lost}"
+            lost = f"at least {event.steps_lost}" if event.at_least else str(event.steps_lost)
+            return f"incident {event.incident} {event.outcome}{after}, steps lost: {lost}"
         case NormalAgain():
             return f"incident {event.incident}: step time is normal again after {event.after_s:.2f} s"
         case BatchesSplitFiner():
@@ -306,6 +310,10 @@ def _describe_doubts(event: AnyEvent) -> str:
             return f"{event.host} is kept out for {event.hours:.3g} h: {event.reason}"
         case PersonNeeded():
             return f"a person is needed about {event.about}: {event.reason}"
+        case ReplicaQuarantined():
+            return f"replica {event.replica} is quarantined: {event.reason}"
+        case ReplicaReadmitted():
+            return f"replica {event.replica} is asked again: {event.reason}"
     return ""
 
 

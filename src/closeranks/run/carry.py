@@ -9,6 +9,7 @@ from closeranks import messages
 from closeranks.decide.diagnosis import Seen
 from closeranks.decide.protocol import (
     BeginTerm,
+    ConfirmEnd,
     Decision,
     EndAfterStep,
     EndRun,
@@ -108,6 +109,11 @@ class Carry:
         step = self._watch.newest_open_step() + _STEPS_IN_FLIGHT
         for proc in self._context.members.values():
             self._send(proc, messages.StopAfter(step=step))
+
+    @_out.register
+    def _(self, decision: ConfirmEnd) -> None:
+        for proc in self._context.members.values():
+            self._send(proc, messages.Confirm(term=decision.term))
 
     @_out.register
     def _(self, _decision: LetLeave) -> None:

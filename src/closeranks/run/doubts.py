@@ -147,9 +147,9 @@ class Doubts:
         answered, busy = await call(worker)
         if not worker.alive or worker.asked:
             return
-        now_ns = time.monotonic_ns()
-        self._roll, frozen = roll_call.heard(self._roll, worker.proc, now_ns, answered=answered, busy=busy)
-        if frozen is not None:
+        answers = {worker.proc: roll_call.Answer(answered=answered, busy=busy)}
+        self._roll, found = roll_call.heard(self._roll, answers, time.monotonic_ns())
+        for frozen in found:
             detail = how_it_does(answered=answered, busy=busy)
             self._context.feed(
                 ProcStuck(proc=worker.proc, detail=detail, silent_s=frozen.silent_s, allowed_s=frozen.allowed_s)

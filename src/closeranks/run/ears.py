@@ -11,6 +11,7 @@ import msgspec
 from closeranks import messages
 from closeranks.decide.protocol import (
     Crash,
+    ProcConfirmed,
     ProcFinished,
     ProcJoined,
     ProcPaused,
@@ -138,6 +139,10 @@ class Ears:
     def _(self, message: messages.Finished, worker: Worker) -> None:
         self._context.last_step = message.step
         self._context.feed(ProcFinished(proc=worker.proc, step=message.step))
+
+    @_hear.register
+    def _(self, message: messages.Confirmed, worker: Worker) -> None:
+        self._context.feed(ProcConfirmed(proc=worker.proc, term=message.term, digest=message.digest))
 
     @_hear.register
     def _(self, message: messages.Snapped, worker: Worker) -> None:

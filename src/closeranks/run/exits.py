@@ -34,6 +34,7 @@ class Exits:
         self._isolating: set[int] = set()
         self._bereaved: list[int] = []  # pids of dead workers whose children are still to be looked for
         self.before_release: Callable[[Worker], None] = lambda _: None  # a last look at the pages of a dead worker
+        self.heard_of: Callable[[int], Hint | None] = lambda _: None  # what the kernel said of a process
         self.explain: Callable[[Worker], Awaitable[None]] = _unexplained
 
     def watch(self, worker: Worker) -> None:
@@ -122,7 +123,9 @@ class Exits:
         if worker.asked:
             return None
         worker.hear_out()
-        return hint_of(self._context.folder / "logs" / f"p{worker.proc}.err", ended, worker.crash)
+        # The kernel knows better than the process, and that it was killed for want of memory the process never says.
+        own = hint_of(self._context.folder / "logs" / f"p{worker.proc}.err", ended, worker.crash)
+        return self.heard_of(worker.started.pid) or own
 
     async def _report_explained(self, worker: Worker, hint: Hint | None) -> None:
         """Who aborts may be the victim of another: then the controller hears of that one first."""

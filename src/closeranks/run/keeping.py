@@ -72,6 +72,11 @@ class Keeping:
         return await self._parts.saver.open() or await self._parts.resuming.begin(self._parts.saver.link.store_term - 1)
 
     @property
+    def refusal(self) -> str:
+        """Why a run of several nodes cannot begin with what the store holds; "": it can."""
+        return "" if self._parts is None else self._parts.resuming.refusal
+
+    @property
     def saved_step(self) -> int | None:
         """What a restart of the group could go on after, as far as this node knows."""
         return None if self._parts is None else self._parts.resuming.saved_step

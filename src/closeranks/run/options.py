@@ -41,6 +41,13 @@ class View(StrEnum):
     NONE = "none"
 
 
+class OnTerm(StrEnum):
+    """What SIGTERM to one of several nodes asks for."""
+
+    STOP = "stop"  # the whole run, in order
+    LEAVE = "leave"  # this node alone, if others can take its seats
+
+
 class UsageError(Exception):
     """The command line is wrong; nothing was started."""
 
@@ -120,6 +127,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tls_ca: str | None = None
     on_partition: OnPartition = OnPartition.REPLACE
     node_patience_s: float = 600.0  # how long a missing node is waited for
+    on_term: OnTerm = OnTerm.STOP
+    look_every_s: float = 10.0  # at the health of this node
+    kernel_log: str | None = None  # what the kernel says of it: a file that grows, "auto" for the kernel's own records
     probe_command: str | None = None  # a second opinion on a silent node: exit code 0 up, 1 certainly down
 
     @property
@@ -261,7 +271,10 @@ _FLAGS: Mapping[str, _Flag] = {
     "--tls-ca": _Flag("tls_ca", str),
     "--on-partition": _Flag("on_partition", _choice(OnPartition)),
     "--node-patience": _Flag("node_patience_s", _seconds),
+    "--on-term": _Flag("on_term", _choice(OnTerm)),
     "--probe-command": _Flag("probe_command", str),
+    "--look-every": _Flag("look_every_s", _seconds),
+    "--kernel-log": _Flag("kernel_log", str),
     "--slurm": _Flag(_SLURM, lambda _: True, takes_value=False),
     "--spares": _Flag("spares", lambda text: _integer(text, 0)),
     "--max-restarts": _Flag("max_restarts", lambda text: _integer(text, 0)),
@@ -393,6 +406,7 @@ def _require_meeting(options: RunOptions) -> None:
             "--authority": options.authority,
             "--domains": options.domains,
             "--probe-command": options.probe_command,
+            "--on-term": None if options.on_term is OnTerm.STOP else options.on_term,
         }
         for flag, value in given.items():
             if value is not None:

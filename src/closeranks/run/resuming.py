@@ -28,6 +28,7 @@ class Resuming:
         self._context = context
         self._generations = generations
         self._elsewhere: frozenset[int] = frozenset()  # steps that were whole in other homes when the run began
+        self.refusal = ""  # why a run of several nodes cannot begin with this store; one that has begun does not mind
 
     @property
     def saved_step(self) -> int | None:
@@ -35,7 +36,10 @@ class Resuming:
         return max((s for s in (self._generations.newest_step, *self._elsewhere) if s is not None), default=None)
 
     async def visit(self) -> str:
-        """Look into the store without a claim on it; why the run cannot begin, "" when it can."""
+        """Look into the store without a claim on it; why this node cannot take part, "" when it can.
+
+        What the store holds may be this run's own: whether that is in the way (``refusal``) is known with the leader.
+        """
         try:
             history = await asyncio.to_thread(
                 _visit, self._context.options.store or "", job_name(self._context.options)
@@ -43,7 +47,8 @@ class Resuming:
         except CheckpointProblem as problem:
             return str(problem)
         self._generations.opened(known_generations(history))
-        return await self.begin(history.term)
+        self.refusal = await self.begin(history.term)
+        return ""
 
     async def begin(self, last_term: int) -> str:
         """The store was looked into, and its last writer had this term: why the run cannot begin, "" when it can."""

@@ -125,7 +125,8 @@ class Saver:
     def tick(self) -> None:
         """Called a few times a second: the keeper may be overdue, or have more to read; the lead may be gone."""
         self.link.read()
-        self.problem = self.end.look(time.monotonic()) or self.problem
+        late = self.end.look(time.monotonic())
+        self.problem = self.problem or late  # what is known already is nearer to the cause
 
     async def finish(self, ending: EndRun) -> EndRun:
         """Wait for what is being written, and end the keeper; the ending with what became of the last save."""
@@ -135,10 +136,19 @@ class Saver:
         elif ending.outcome == "stopped":
             patience_s = self._context.options.grace_s
         watch = asyncio.ensure_future(self._give_up_on_lead()) if self._role is Role.FOLLOWER else None
+        await self._hand_over(min(patience_s, _LEAD_S))
         await self.link.finish(patience_s)
         if watch is not None:
             watch.cancel()
         return self.end.judge(ending, self.durable_step, self.problem) if self._context.library else ending
+
+    async def _hand_over(self, patience_s: float) -> None:
+        """The last images may wait for a keeper that is being started."""
+        until_s = time.monotonic() + patience_s
+        while self._waiting and time.monotonic() < until_s:  # noqa: ASYNC110 - it is nobody's to set an event
+            await asyncio.sleep(_LOOK_S)
+        if self._waiting:
+            self._miss_waiting(f"no keeper of {self._config.store} within {patience_s:g} s of the end")
 
     async def _give_up_on_lead(self) -> None:
         """A lead that is gone commits nothing: say so where our own keeper looks for the commit.

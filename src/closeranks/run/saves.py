@@ -81,6 +81,7 @@ class Saves:
             self._claimed = term
             self._circle.tell_all(Claimed(store_term=term))
         self._works.keeper_changed(self._saver.link)
+        self._leave_if_handed_over()
 
     def seated(self) -> None:
         """A term begins."""
@@ -116,13 +117,13 @@ class Saves:
         self._works.look(now_s)
 
     def let_leave(self, step: int) -> None:
-        """The loop is over everywhere: save its end, unless that is done, and let everyone leave after the copy."""
+        """The loop is over everywhere: save its end, unless that is done; all leave when keepers have it."""
         self._leaving = True
         stops = self._context.stops
         notice_s = self._context.options.grace_s if stops else None
         self._tell(saving_protocol.EndComing(step=step, why="stopped" if stops else "completed", notice_s=notice_s))
         self._bring_to_store(step)
-        self._leave_if_copied()
+        self._leave_if_handed_over()
 
     def back(self, node: str) -> None:
         """A node was out of reach: what it was told, or said, may be lost."""
@@ -146,8 +147,9 @@ class Saves:
             snapshot.final = True
             self._save(snapshot.save, self._number(), step, dict.fromkeys(self._circle.nodes, ()), final=True)
 
-    def _leave_if_copied(self) -> None:
-        if self._leaving and self._asked is None:
+    def _leave_if_handed_over(self) -> None:
+        """The run ends when all have left, so images must not wait for a keeper then: nobody would take them."""
+        if self._leaving and self._asked is None and not self._works.unsaved:
             self._leaving, self._left = False, True
             self._circle.tell_all(LeaveNow())
 
@@ -200,13 +202,13 @@ class Saves:
         self._tell(saving_protocol.SnapshotTaken(step=asked.step, pause_s=pause_s))
         seats = {name: part.seats for name, part in asked.delivered.items()}
         self._save(asked.save, asked.save, asked.step, seats, final=asked.final)
-        self._leave_if_copied()
+        self._leave_if_handed_over()
 
     def _give_up(self, asked: _Asked, reason: str) -> None:
         self._drop_asked()
         self._saver.problem = reason
         self._tell(saving_protocol.SnapshotDropped(step=asked.step, reason=reason))
-        self._leave_if_copied()
+        self._leave_if_handed_over()
 
     # --- saves --------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from closeranks.run.folder import RunFile, read_run_file, write_run_file
 from closeranks.run.guardian import OMP, OPENBLAS, USER_SETTINGS
 from closeranks.run.hooks import let_hooks_end
 from closeranks.run.keeping import keeping_of
+from closeranks.run.kernel_log import KernelLog, lines_of
 from closeranks.run.linux import become_subreaper, die_with_parent
 from closeranks.run.node_history import NodeHistory, Scribe, file_of
 from closeranks.run.options import RunOptions, Start, Target
@@ -179,6 +180,7 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     births = Births(context, ears, exits)
     if member is not None:
         ears.on_joined, member.saved_step = member.joined, lambda: keeping.saved_step
+        member.refusal = lambda: keeping.refusal
         member.circle.on_step = keeping.closed_everywhere
     watch = Watch(context, exits, orphans, None if member else Doubts(context, bounds_of(context.options)))
     exits.before_release, exits.explain = watch.part, watch.explain
@@ -196,6 +198,7 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     if member is not None:
         telemetry.on_drain = member.unwell
     context.spawn(telemetry.run())
+    _follow_kernel(context, telemetry, exits)
     context.spawn(keeping.run())
     if not problem and member is not None:
         problem = await member.join(births, exits, watch, carry)
@@ -216,6 +219,20 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     if member is not None:
         await member.fall_silent()
     return ending
+
+
+def _follow_kernel(context: Context, telemetry: Telemetry, exits: Exits) -> None:
+    """Hear the kernel, where it was asked for; one that says nothing to us does not keep the run from beginning."""
+    where = context.options.kernel_log
+    if where is None:
+        return
+    try:
+        log = KernelLog(lines_of(where), telemetry.hear)
+    except OSError as error:
+        context.say(f"closeranks: --kernel-log {where}: {error.strerror}; the run goes on without it")
+        return
+    exits.heard_of = log.hint
+    context.spawn(log.run(context.ended))
 
 
 def _member_of(context: Context) -> Member | None:

@@ -1,4 +1,4 @@
-"""The regular look at the health of this node: every ten seconds, from a thread that may hang without harm."""
+"""The regular look at the health of this node, from a thread that may hang without harm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from closeranks.probe.host import host_sample
 from closeranks.run.beside import beside
 from closeranks.run.context import Context
 
-PERIOD_S: Final = 10.0
 _WITHIN_S: Final = 30.0  # a look that takes longer is told as what it is: silence
 _SILENT: Final = "telemetry"
 
@@ -34,22 +33,23 @@ class Telemetry:
         """Look until the run ends."""
         while self._context.ending is None:
             await self.once()
-            await asyncio.sleep(PERIOD_S)
+            await asyncio.sleep(self._context.options.look_every_s)
 
     async def once(self) -> None:
         """One look."""
         try:
             sample = await beside(self._look, "telemetry", _WITHIN_S)
         except TimeoutError:
-            self._hear(NodeUnwell(sign=_SILENT, detail=f"no answer within {_WITHIN_S:g} s", drain=True))
+            self.hear(NodeUnwell(sign=_SILENT, detail=f"no answer within {_WITHIN_S:g} s", drain=True))
             return
         if _SILENT in self._draining:
-            self._hear(NodeWell(sign=_SILENT))
+            self.hear(NodeWell(sign=_SILENT))
         self._watch, news = telemetry.observe(self._watch, sample)
         for event in news:
-            self._hear(event)
+            self.hear(event)
 
-    def _hear(self, event: NodeUnwell | NodeWell) -> None:
+    def hear(self, event: NodeUnwell | NodeWell) -> None:
+        """Write it down, and say why the node should get no new work if that changed."""
         if event.sign == _SILENT and isinstance(event, NodeUnwell) and _SILENT in self._draining:
             return
         self._context.note(event)

@@ -44,6 +44,7 @@ class AccessLog:
             "first_byte_ms": round(story.first_byte_s * 1e3, 3),
             "sent_bytes": story.sent_bytes,
             "level": story.level,
+            "without": story.without,
             "resumed": story.resumed,
             "exactness": story.exactness,
             "error": story.error,

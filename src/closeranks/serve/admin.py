@@ -96,7 +96,7 @@ class Admin:
         try:
             order = msgspec.json.decode(request.body, type=LevelOrder)
             self._gateway.traffic.force_level(self.now_s(), order.level)
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             client.fail(400, f'{error}; expected {{"level": NUMBER}}, or null to let the ladder decide')
             return
         self._say(client, ladder_state(self._gateway))

@@ -8,8 +8,8 @@ import msgspec
 
 from closeranks.serve.http.head import Request
 from closeranks.serve.policies.affinity import cookie, digest
-from closeranks.serve.policies.deadline import Clock, inherited
-from closeranks.serve.policies.tenants import Tenants
+from closeranks.serve.policies.deadline import HEADERS, Clock, inherited
+from closeranks.serve.policies.tenants import Tenants, TenantSettings
 from closeranks.serve.settings import Settings
 from closeranks.serve.words import Ask, Priority
 
@@ -37,13 +37,29 @@ class _Body(msgspec.Struct):
 
     model: str = ""
     stream: bool = False
-    messages: list[_Message] = []
-    prompt: msgspec.Raw = msgspec.Raw()
     temperature: float | None = None
     seed: int | None = None
 
 
+class _Conversation(_Body):
+    """Those, and what a session can be known by."""
+
+    messages: list[_Message] = []
+    prompt: msgspec.Raw = msgspec.Raw()
+
+
+class _Manner(msgspec.Struct, frozen=True):
+    """What a head says of its request: the same for all that come under this head."""
+
+    tenant: TenantSettings
+    priority: Priority
+    session: str  # empty: the head names none
+    repeatable: bool
+    has_deadline: bool
+
+
 _DECODER: Final = msgspec.json.Decoder(_Body)
+_CONVERSATIONS: Final = msgspec.json.Decoder(_Conversation)
 _NO_BODY: Final = _Body()
 _WORTH_BYTES: Final = 512  # a shorter request is read anew as quickly as it is found in a cache
 
@@ -68,47 +84,62 @@ class Asker:
             BadDeadline: a deadline header cannot be read.
             BadPriority: the priority is none.
         """
-        deadline_s = inherited(request.headers, clock, self._longest_s)
-        tenant = self._tenants.of(request.headers, self._tenant_header)
-        priority = request.header(self._priority_header)
-        if priority is not None and priority not in _PRIORITIES:
-            raise BadPriority(f"{self._priority_header.decode()}: expected interactive, standard or batch")
-        body = _read(request)
+        manner: _Manner | None = request.notes.get(self)
+        if manner is None:
+            manner = request.notes[self] = self._manner(request)
+        deadline_s = clock.now_s + self._longest_s
+        if manner.has_deadline:
+            deadline_s = inherited(request.headers, clock, self._longest_s)
+        tenant, session = manner.tenant, manner.session
+        by_prefix = self._by_prefix and not session and len(request.body) >= _WORTH_BYTES
+        body = _read(request, _CONVERSATIONS if by_prefix else _DECODER)
+        if isinstance(body, _Conversation) and (beginning := _beginning(body)):
+            session = digest(tenant.name.encode(), *beginning)
         return Ask(
             number=number,
             arrived_s=clock.now_s,
             deadline_s=deadline_s,
             tenant=tenant.name,
             premium=tenant.premium,
-            priority=_PRIORITIES[tenant.priority.encode()] if priority is None else _PRIORITIES[priority],
-            session=self._session(request, body, tenant.name),
+            priority=manner.priority,
+            session=session,
             model=body.model,
             stream=body.stream,
-            repeatable=_repeatable(request),
+            repeatable=manner.repeatable,
             comparable=body.temperature == 0 or body.seed is not None,
         )
 
-    def _session(self, request: Request, body: _Body, tenant: str) -> str:
+    def _manner(self, request: Request) -> _Manner:
+        tenant = self._tenants.of(request.headers, self._tenant_header)
+        priority = request.header(self._priority_header)
+        if priority is not None and priority not in _PRIORITIES:
+            raise BadPriority(f"{self._priority_header.decode()}: expected interactive, standard or batch")
+        return _Manner(
+            tenant,
+            _PRIORITIES[tenant.priority.encode() if priority is None else priority],
+            self._session(request, tenant.name),
+            _repeatable(request),
+            any(name in HEADERS for name, _ in request.headers),
+        )
+
+    def _session(self, request: Request, tenant: str) -> str:
         named = request.header(self._session_header) or b""
         if not named and self._session_cookie:
             named = cookie(request.headers, self._session_cookie)
-        if named:
-            return digest(tenant.encode(), named)
-        beginning = _beginning(body) if self._by_prefix and len(request.body) >= _WORTH_BYTES else ()
-        return digest(tenant.encode(), *beginning) if beginning else ""
+        return digest(tenant.encode(), named) if named else ""
 
 
-def _read(request: Request) -> _Body:
+def _read(request: Request, decoder: msgspec.json.Decoder[_Body] | msgspec.json.Decoder[_Conversation]) -> _Body:
     """What the body says, if it is an object of the API; anything else says nothing."""
     if request.method != b"POST" or not request.body.startswith((b"{", b" ", b"\n", b"\t")):
         return _NO_BODY
     try:
-        return _DECODER.decode(request.body)
-    except msgspec.MsgspecError:
+        return decoder.decode(request.body)
+    except (msgspec.MsgspecError, RecursionError):
         return _NO_BODY
 
 
-def _beginning(body: _Body) -> tuple[bytes, ...]:
+def _beginning(body: _Conversation) -> tuple[bytes, ...]:
     """What all turns of a conversation have in common: everything up to its first question."""
     if body.messages:
         first = next((index for index, message in enumerate(body.messages) if message.role == "user"), None)

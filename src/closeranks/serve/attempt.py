@@ -25,8 +25,8 @@ class Attempt:
     """One request to one replica. What a given-up attempt still says is not heard."""
 
     __slots__ = (
-        *("_connection", "_task", "body", "exchange", "headers", "heard_s", "held", "preparing", "readings"),
-        *("replica", "status", "visit", "wording"),
+        *("_connection", "_task", "body", "exchange", "headers", "heard_s", "held", "lines", "preparing"),
+        *("readings", "replica", "status", "visit", "wording"),
     )
 
     def __init__(
@@ -46,16 +46,17 @@ class Attempt:
         self.preparing = preparing  # a question of the relay; the client hears nothing of it
         self.status = 0
         self.headers: Headers = []
+        self.lines: bytes | None = None  # of the headers that the client gets, if they are known already
         self.held: list[bytes] = []
         self.body = 0  # bytes that came
         self.readings = 0
         self._connection: UpstreamConnection | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def send(self, request: Request, headers: Headers) -> None:
-        """Go out, as ``request`` in this wording and with these headers."""
+    def send(self, request: Request, lines: bytes) -> None:
+        """Go out, as ``request`` in this wording and with these lines of headers."""
         target, body = self.wording
-        data = request_bytes(request.method, self.replica.prefix + target, headers, body)
+        data = request_bytes(request.method, self.replica.prefix + target, lines, body)
         self._task = self.replica.pool.request(data, self, self._got, head_only=request.method == b"HEAD")
 
     def _got(self, connection: UpstreamConnection) -> None:
@@ -82,6 +83,7 @@ class Attempt:
     def on_head(self, status: int, headers: Headers) -> None:
         """See Answer."""
         self.status, self.headers = status, headers
+        self.lines = None if self._connection is None else self._connection.lines
         if self.exchange is not None:
             self.exchange.on_head(self)
 

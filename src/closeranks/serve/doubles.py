@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from closeranks.serve.foreign import decode
 from closeranks.serve.http.head import Request, request_bytes
 from closeranks.serve.http.upstream import Cut
 from closeranks.serve.policies.fleet import Question
@@ -84,7 +85,8 @@ class Doubles:
         match vote(_prints(candidates)):
             case Agreed(replica, odd):
                 for name in odd:
-                    case.traffic.distrust(name, f"its answer to request {case.ask.number} differs from two others'")
+                    reason = f"its answer to request {case.ask.number} differs from two others'"
+                    self._gateway.distrust(case.traffic, name, reason)
                 return next(candidate for candidate in candidates if candidate.replica == replica)
             case _:
                 return None
@@ -92,8 +94,8 @@ class Doubles:
     async def _answer(self, case: Case, name: str) -> Candidate | None:
         gateway = self._gateway
         replica, now_s = gateway.replicas[name], gateway.now_s()
-        headers = gateway.request_headers(case.request, replica, case.ask)
-        data = request_bytes(case.request.method, replica.prefix + case.request.target, headers, case.request.body)
+        lines = gateway.request_lines(case.request, replica, case.ask)
+        data = request_bytes(case.request.method, replica.prefix + case.request.target, lines, case.request.body)
         case.traffic.begun(now_s, case.ask, name, Kind.DOUBLE)
         visit = Visit(replica=name, kind=Kind.DOUBLE, began_s=now_s)
         case.story.visits.append(visit)
@@ -121,7 +123,7 @@ def _prints(candidates: list[Candidate]) -> dict[str, str]:
 def _print(body: bytes) -> str:
     """The fingerprint of an answer; what is none of the API's is compared byte by byte."""
     try:
-        answer: Any = msgspec.json.decode(body)
+        answer: Any = decode(body)
         return fingerprint(answer)
     except (msgspec.DecodeError, AttributeError, TypeError):
         return body.hex()

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from closeranks.serve.http.head import Headers, request_bytes
+from closeranks.serve.http.head import Headers, lines_of, request_bytes
 from closeranks.serve.policies.fleet import Question
 from closeranks.serve.policies.ladder import LevelSettings
 from closeranks.serve.policies.rewrite import rewrite
 from closeranks.serve.question import Answered, ask
+from closeranks.serve.wheel import Due
 from closeranks.serve.words import Placed
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Exerciser:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._running: dict[int, asyncio.Task[None]] = {}
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: Due | None = None
 
     def start(self) -> None:
         """Begin, and go on until ``close``."""
@@ -78,6 +79,6 @@ class Exerciser:
         wanted: dict[str, Any] = {"prompt": probe.prompt, "max_tokens": probe.max_tokens, "temperature": 0}
         body = msgspec.json.encode(rewrite(wanted | ({"model": probe.model} if probe.model else {}), settings))
         headers: Headers = [(b"host", replica.authority), (b"content-type", b"application/json")]
-        data = request_bytes(b"POST", replica.prefix + b"/v1/completions", headers, body)
+        data = request_bytes(b"POST", replica.prefix + b"/v1/completions", lines_of(headers), body)
         answer = await ask(replica.pool, data, gateway.settings.timeouts.first_byte_s)
         return isinstance(answer, Answered) and answer.status == _OK

@@ -11,17 +11,23 @@ import time
 import weakref
 from collections.abc import Callable
 from random import Random
+from typing import Final
 
+import msgspec
+
+from closeranks.events import AnyEvent, ReplicaQuarantined, ReplicaReadmitted
 from closeranks.serve.asking import IDEMPOTENCY, Asker, BadPriority
 from closeranks.serve.doubles import Doubles
+from closeranks.serve.entrance import Entrance
 from closeranks.serve.exchange import Exchange
 from closeranks.serve.fallbacks import Fallbacks
-from closeranks.serve.http.head import Headers, Request, end_to_end
+from closeranks.serve.http.head import Headers, Request, end_to_end, lines_of
 from closeranks.serve.http.limits import Limits
 from closeranks.serve.http.server import ClientConnection
 from closeranks.serve.http.target import Target
 from closeranks.serve.http.upstream import Pool
-from closeranks.serve.policies.deadline import BadDeadline, Clock, passed_on
+from closeranks.serve.policies.deadline import HEADERS, TIMEOUT, BadDeadline, Clock, passed_on
+from closeranks.serve.quality import Quality
 from closeranks.serve.relay import Relay
 from closeranks.serve.sessions.keeper import Keeper
 from closeranks.serve.sessions.opening import open_streams
@@ -30,14 +36,18 @@ from closeranks.serve.sessions.store import StoreError
 from closeranks.serve.settings import ReplicaSettings, Settings
 from closeranks.serve.shared import LOOK_S, Shared
 from closeranks.serve.story import Observer, Story
+from closeranks.serve.stream.chunks import BadChunk
 from closeranks.serve.stream.numbering import Numbering, after, last_of
 from closeranks.serve.stream.pace import Gaps, Pace
 from closeranks.serve.stream.relay import CompletionsRelay
 from closeranks.serve.stream.request import parse
 from closeranks.serve.traffic import Traffic
-from closeranks.serve.words import Ask, Kind
+from closeranks.serve.wheel import Wheel
+from closeranks.serve.words import NEVER_S, Ask
 
 SWEEP_S = 0.5
+_OWN: Final = frozenset({b"host", b"expect"})  # between two hops
+_AT_START: Final = ("listen", "admin", "sessions", "access_log", "journal")
 KEEP_S = 2.0  # that events on their way to the store get at the end
 
 
@@ -49,6 +59,7 @@ class Replica:
         target = Target.of(settings.url)
         self.prefix = target.prefix.encode()
         self.authority = target.authority
+        self.line = b"x-closeranks-replica: %b\r\n" % settings.name.encode()  # of answers
         self.pool = Pool(target, connect_s=connect_s, context=context)
         self.heard_s = 0.0  # when it last sent anything to anybody
 
@@ -71,17 +82,22 @@ class Gateway:
         self._asker = Asker(settings)
         self.fallbacks = self._fallbacks(settings)
         self.doubles = Doubles(self)
+        self.quality = Quality(self)
         self.replicas = {replica.name: self._replica(replica, settings) for replica in settings.replica}
         self._invariant = all(replica.invariant for replica in settings.replica)
         self._gaps: dict[str, Gaps] = {}
         self.observers: tuple[Observer, ...] = ()
+        self.note: Callable[[AnyEvent], None] = lambda _: None  # writes the journal, if one is kept
         self._streams = open_streams(settings.sessions)
         self._tasks: set[asyncio.Task[None]] = set()
         self._keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
         self._loop = asyncio.get_running_loop()
+        self.now_s: Callable[[], float] = self._loop.time
+        self._wheel = Wheel(self._loop)
+        self.at = self._wheel.at  # calls something at a moment
         self._numbers = itertools.count(1)
         self._name = secrets.token_hex(8).encode()  # no other process numbers requests under it
-        self._waiting: dict[int, Exchange] = {}
+        self._waiting: dict[int, Entrance] = {}
         self._open: set[Exchange] = set()
         self._idle = asyncio.Event()
         self._server: asyncio.Server | None = None
@@ -132,8 +148,10 @@ class Gateway:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.gather(*(keeper.settled() for keeper in self._keepers)), KEEP_S)
             await self._streams.close()
+        self.quality.close()
         for observer in self.observers:
             observer.close()
+        self._wheel.close()
         await asyncio.sleep(0)
 
     def share(self, shared: Shared) -> None:
@@ -151,14 +169,6 @@ class Gateway:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def now_s(self) -> float:
-        """The loop's time."""
-        return self._loop.time()
-
-    def at(self, when_s: float, do: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call ``do`` then."""
-        return self._loop.call_at(when_s, do)
-
     def begin(self, request: Request, client: ClientConnection) -> Exchange | None:
         """See Front."""
         try:
@@ -168,8 +178,10 @@ class Gateway:
             return None
         exchange = Exchange(self, request, client, ask)
         self._open.add(exchange)
-        seen = EventId.parse((request.header(b"last-event-id") or b"").decode("latin-1"))
-        if seen is None or self._streams is None:
+        seen = None
+        if self._streams is not None:
+            seen = EventId.parse((request.header(b"last-event-id") or b"").decode("latin-1"))
+        if seen is None:
             exchange.begin()
         else:
             task = self._loop.create_task(self._go_on(exchange, client, request, seen))
@@ -195,11 +207,18 @@ class Gateway:
         if replica not in self.replicas:
             raise UnknownReplicaError(f"no replica {replica!r}; known: {', '.join(self.replicas)}")
         if order == "readmit":
-            self.traffic.fleet.readmit(replica)
+            if replica in self.traffic.quarantine:
+                self.note(ReplicaReadmitted(replica=replica, reason="readmitted by the operator"))
+            self.traffic.readmit(replica)
             return
         self.traffic.fleet.take_out(replica, f"{order} by the operator")
         if order == "eject":
             self.abandon(replica, "ejected by the operator")
+
+    def distrust(self, traffic: Traffic, replica: str, reason: str) -> None:
+        """A vote was against this replica."""
+        traffic.distrust(replica, reason)
+        self.note(ReplicaQuarantined(replica=replica, reason=reason))
 
     def abandon(self, replica: str, reason: str, *, waiting_only: bool = False) -> None:
         """Whatever is asked of this replica is asked of others; ``waiting_only``: unless it has begun to answer."""
@@ -218,15 +237,21 @@ class Gateway:
             known = self.replicas.get(replica.name)
             same = known is not None and known.settings == replica
             replicas[replica.name] = known if known is not None and same else self._replica(replica, settings)
-        moved = settings.listen != self.settings.listen or settings.admin != self.settings.admin
+        moved = [section for section in _AT_START if getattr(settings, section) != getattr(self.settings, section)]
+        same_cache = settings.cache == self.settings.cache
         self.settings, self.limits, self.replicas = settings, settings.limits, replicas
-        self.traffic, self._asker = Traffic(settings, self._random, part=self._part), Asker(settings)
+        traffic = Traffic(settings, self._random, part=self._part)
+        traffic.inherit(self.traffic)
+        self.traffic, self._asker = traffic, Asker(settings)
+        remembered = self.fallbacks.cache
         self.fallbacks = self._fallbacks(settings)
+        if same_cache:
+            self.fallbacks.cache = remembered
         self._invariant = all(replica.invariant for replica in settings.replica)
         told = [f"{len(replicas)} replicas"]
         told += [f"{name} is new" for name in sorted(set(replicas) - before)]
         told += [f"{name} is out" for name in sorted(before - set(replicas))]
-        told += ["[listen] and [admin] take effect at the next start"] if moved else []
+        told += [f"{', '.join(moved)}: from the next start on"] if moved else []
         return f"read again: {', '.join(told)}"
 
     def _fallbacks(self, settings: Settings) -> Fallbacks:
@@ -239,24 +264,28 @@ class Gateway:
 
     def story_of(self, request: Request, ask: Ask) -> Story:
         """The beginning of what will be told of a request."""
-        trace = request.header(b"traceparent") or b""
+        told = request.notes.get(Story)
+        if told is None:
+            texts = request.method, request.path, request.header(b"traceparent") or b""
+            told = request.notes[Story] = tuple(text.decode("latin-1") for text in texts)
+        method, path, trace = told
         return Story(
             number=ask.number,
-            method=request.method.decode("latin-1"),
-            path=request.path.decode("latin-1"),
+            method=method,
+            path=path,
             client=request.client,
             began_s=ask.arrived_s,
             wall_s=time.time(),
             tenant=ask.tenant,
             model=ask.model,
             stream=ask.stream,
-            trace=trace.decode("latin-1"),
+            trace=trace,
             visits=[],
         )
 
-    def wait(self, exchange: Exchange) -> None:
-        """The exchange waits for its admission."""
-        self._waiting[exchange.ask.number] = exchange
+    def wait(self, entrance: Entrance) -> None:
+        """The request waits for its admission."""
+        self._waiting[entrance.ask.number] = entrance
 
     def over(self, exchange: Exchange) -> None:
         """The exchange has ended; others may begin."""
@@ -304,7 +333,11 @@ class Gateway:
         if not isinstance(relay, CompletionsRelay):
             exchange.refuse(404, "the kept request is no stream of completions")
             return
-        relay.restore(claimed.entries)
+        try:
+            relay.restore(claimed.entries)
+        except (BadChunk, msgspec.DecodeError) as error:
+            exchange.refuse(502, f"what was kept of the stream is damaged: {error}")
+            return
         relay.number(Numbering(last_of(claimed.entries, seen.stream), seen))
         keeper = Keeper(self.settings.sessions, streams, client.send, exchange.taken_over)
         keeper.take_over(seen.stream, claimed.generation)
@@ -321,18 +354,37 @@ class Gateway:
         pace = Pace(self.settings.stall, self._gaps.setdefault(ask.model, Gaps()))
         return CompletionsRelay(wanted, self.settings.streams, pace, invariant=self._invariant)
 
-    def request_headers(self, request: Request, replica: Replica, ask: Ask) -> Headers:
-        """The headers that a replica gets."""
-        kept = [header for header in end_to_end(request.headers) if header[0] not in (b"host", b"expect")]
-        headers = [(b"host", replica.authority), *passed_on(kept, ask.deadline_s, self.clock())]
-        if request.method == b"POST" and request.header(IDEMPOTENCY) is None:
-            headers.append((IDEMPOTENCY, b"%b-%d" % (self._name, ask.number)))  # the same for all attempts at it
-        return [*headers, (b"x-forwarded-for", request.client.encode())]
+    def request_lines(self, request: Request, replica: Replica, ask: Ask) -> bytes:
+        """The lines of the headers that a replica gets."""
+        passed: _Passed | None = request.notes.get(_Passed)
+        if passed is None:
+            passed = request.notes[_Passed] = _Passed.of(request)
+        if passed.deadlines or ask.deadline_s == NEVER_S:
+            deadline = lines_of(passed_on(passed.deadlines, ask.deadline_s, self.clock()))
+        else:
+            deadline = b"%b: %d\r\n" % (TIMEOUT, max(1, int((ask.deadline_s - self.now_s()) * 1000)))
+        key = b""
+        if passed.wants_key:  # the same for all attempts at it
+            key = b"%b: %b-%d\r\n" % (IDEMPOTENCY, self._name, ask.number)
+        client = request.client.encode()
+        return b"host: %b\r\n%b%b%bx-forwarded-for: %b\r\n" % (replica.authority, passed.lines, deadline, key, client)
 
-    def response_headers(self, ask: Ask, replica: Replica, kind: Kind) -> Headers:
-        """The headers that are added to an answer."""
-        del ask, kind
-        return [(b"x-closeranks-replica", replica.settings.name.encode())]
+
+class _Passed(msgspec.Struct, frozen=True):
+    """What a replica gets of a client's head."""
+
+    lines: bytes  # as they are
+    deadlines: Headers  # to be said anew
+    wants_key: bool  # it has no idempotency key, and could use one
+
+    @staticmethod
+    def of(request: Request) -> _Passed:
+        kept = [header for header in end_to_end(request.headers) if header[0] not in _OWN]
+        return _Passed(
+            lines_of(header for header in kept if header[0] not in HEADERS),
+            [header for header in kept if header[0] in HEADERS],
+            request.method == b"POST" and request.header(IDEMPOTENCY) is None,
+        )
 
 
 def _owner(request: Request) -> str:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
-from closeranks.serve.story import Story, Visit
+from closeranks.serve.story import Story
 from closeranks.serve.words import Kind, Outcome
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_BOUNDS: Final[list[str]] = [floatToGoString(bound) for bound in (*_SECONDS, float("inf"))]  # type: ignore[no-untyped-call]
 _WHOLE, _PART, _NOTHING = "whole", "part", "nothing"
 
 
@@ -32,64 +37,96 @@ class Now(Collector):
         return families.values()
 
 
-class Metrics:
-    """See Observer."""
+class _Times:
+    """Durations by the buckets that they are in."""
+
+    __slots__ = ("counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * len(_BOUNDS)
+        self.sum_s = 0.0
+
+    def add(self, took_s: float) -> None:
+        self.counts[bisect_left(_SECONDS, took_s)] += 1
+        self.sum_s += took_s
+
+    def buckets(self) -> list[tuple[str, float]]:
+        return list(zip(_BOUNDS, accumulate(self.counts), strict=True))
+
+
+class _Level:
+    """The durations of one level of the ladder."""
+
+    __slots__ = ("first", "took")
+
+    def __init__(self) -> None:
+        self.took, self.first = _Times(), _Times()
+
+
+class _Row:
+    """Requests that ended alike."""
+
+    __slots__ = ("count", "times")
+
+    def __init__(self, times: _Level) -> None:
+        self.count, self.times = 0, times
+
+
+class Metrics(Collector):
+    """See Observer. Counts in slots of its own, without a lock: one thread counts, and the same one is asked."""
 
     def __init__(self, gauges: Callable[[], Iterable[tuple[str, str, dict[str, str], float]]]) -> None:
-        self._registry = registry = CollectorRegistry()
-        self._requests = Counter(
-            "closeranks_serve_requests", "Requests by status and by how much of the answer arrived.",
-            ["status", "arrived", "level"], registry=registry,
-        )  # fmt: skip
-        self._shed = Counter(
-            "closeranks_serve_shed", "Requests that were turned away early, by status.", ["status"], registry=registry
-        )
-        self._took = Histogram(
-            "closeranks_serve_request_seconds", "From the request to the last byte of its answer.", ["level"],
-            buckets=_SECONDS, registry=registry,
-        )  # fmt: skip
-        self._first = Histogram(
-            "closeranks_serve_first_byte_seconds", "From the request to the first byte of its answer.", ["level"],
-            buckets=_SECONDS, registry=registry,
-        )  # fmt: skip
-        self._visits = Counter(
-            "closeranks_serve_attempts", "Attempts at replicas, by what they were for and how they ended.",
-            ["replica", "kind", "outcome"], registry=registry,
-        )  # fmt: skip
-        self._resumed = Counter(
-            "closeranks_serve_resumed", "Answers that went on at another replica, by how exact that is.", ["exactness"],
-            registry=registry,
-        )  # fmt: skip
-        registry.register(Now(gauges))
-        # Looking a child up by its labels takes several times as long as counting.
-        self._children: dict[tuple[str, ...], tuple[Counter, Histogram, Histogram]] = {}
-        self._of_visits: dict[tuple[str, Kind, Outcome], Counter] = {}
+        self._since_s = time.time()
+        self._rows: dict[tuple[int, str, int], _Row] = {}
+        self._levels: dict[int, _Level] = {}
+        self._shed: dict[tuple[str, ...], int] = {}
+        self._visits: dict[tuple[str, ...], int] = {}
+        self._resumed: dict[tuple[str, ...], int] = {}
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        self._registry.register(Now(gauges))
 
     def ended(self, story: Story) -> None:
         """See Observer."""
-        arrived = _WHOLE if story.whole else _PART if story.first_byte_s else _NOTHING
-        key = (str(story.status), arrived, str(story.level))
-        if key not in self._children:
-            level = key[2]
-            self._children[key] = self._requests.labels(*key), self._took.labels(level), self._first.labels(level)
-        requests, took, first = self._children[key]
-        requests.inc()
+        first_s = story.first_byte_s
+        key = story.status, _WHOLE if story.whole else _PART if first_s else _NOTHING, story.level
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = _Row(self._levels.setdefault(story.level, _Level()))
+        row.count += 1
         if story.shed:
-            self._shed.labels(key[0]).inc()
+            _count(self._shed, (str(story.status),))
         else:
-            took.observe(story.took_s)
-        if story.first_byte_s:
-            first.observe(story.first_byte_s)
+            row.times.took.add(story.ended_s - story.began_s)
+        if first_s:
+            row.times.first.add(first_s)
         for visit in story.visits:
-            self._count(visit, story)
+            _count(self._visits, (visit.replica, visit.kind, visit.outcome or Outcome.GONE))
+            if visit.kind is Kind.RESUME and visit.outcome is Outcome.OK:
+                _count(self._resumed, (story.exactness,))
 
-    def _count(self, visit: Visit, story: Story) -> None:
-        key = visit.replica, visit.kind, visit.outcome or Outcome.GONE
-        if key not in self._of_visits:
-            self._of_visits[key] = self._visits.labels(*key)
-        self._of_visits[key].inc()
-        if visit.kind is Kind.RESUME and visit.outcome is Outcome.OK:
-            self._resumed.labels(story.exactness).inc()
+    def collect(self) -> Iterable[Metric]:
+        """See Collector."""
+        rows: dict[tuple[str, ...], int] = {
+            (str(status), how, str(level)): row.count for (status, how, level), row in self._rows.items()
+        }
+        about = "Requests by status and by how much of the answer arrived."
+        yield self._counted("requests", about, ["status", "arrived", "level"], rows)
+        yield self._counted("shed", "Requests that were turned away early, by status.", ["status"], self._shed)
+        took = {level: times.took for level, times in self._levels.items()}
+        yield _timed("request_seconds", "From the request to the last byte of its answer.", took)
+        first = {level: times.first for level, times in self._levels.items()}
+        yield _timed("first_byte_seconds", "From the request to the first byte of its answer.", first)
+        about = "Attempts at replicas, by what they were for and how they ended."
+        yield self._counted("attempts", about, ["replica", "kind", "outcome"], self._visits)
+        about = "Answers that went on at another replica, by how exact that is."
+        yield self._counted("resumed", about, ["exactness"], self._resumed)
+
+    def _counted(self, name: str, about: str, labels: list[str], counts: Mapping[tuple[str, ...], int]) -> Metric:
+        family = CounterMetricFamily(f"closeranks_serve_{name}", about, labels=labels)
+        for values, count in counts.items():
+            family.add_metric(values, count, created=self._since_s)
+        return family
 
     def text(self) -> bytes:
         """What a scrape gets."""
@@ -97,3 +134,14 @@ class Metrics:
 
     def close(self) -> None:
         """See Observer."""
+
+
+def _count(counts: dict[tuple[str, ...], int], key: tuple[str, ...]) -> None:
+    counts[key] = counts.get(key, 0) + 1
+
+
+def _timed(name: str, about: str, by_level: Mapping[int, _Times]) -> Metric:
+    family = HistogramMetricFamily(f"closeranks_serve_{name}", about, labels=["level"])
+    for level, times in by_level.items():
+        family.add_metric([str(level)], times.buckets(), times.sum_s)
+    return family

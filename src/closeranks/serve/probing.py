@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from closeranks.serve.http.head import Headers, request_bytes
+from closeranks.events import ReplicaReadmitted
+from closeranks.serve.foreign import decode
+from closeranks.serve.http.head import Headers, lines_of, request_bytes
 from closeranks.serve.http.upstream import Cut
 from closeranks.serve.policies.health import Check, Finding, Grade
 from closeranks.serve.probe_settings import ProbeSettings
 from closeranks.serve.question import Answered, Unanswered, ask
 from closeranks.serve.settings import Engine
+from closeranks.serve.wheel import Due
 
 if TYPE_CHECKING:
     from closeranks.serve.gateway import Gateway, Replica
@@ -32,13 +35,12 @@ _PATHS: Final = {Engine.LLAMA_CPP: "/health", Engine.VLLM: "/health", Engine.SGL
 class Prober:
     """The checks of all replicas of one gateway."""
 
-    def __init__(self, gateway: Gateway, settings: ProbeSettings) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._settings = settings
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._known: dict[str, str] = {}  # answers by tier
-        self._handle: asyncio.TimerHandle | None = None
+        self._known: dict[tuple[str, ProbeSettings], str] = {}  # answers by tier, each to its question
+        self._handle: Due | None = None
 
     def start(self) -> None:
         """Begin, and go on until ``close``."""
@@ -50,6 +52,11 @@ class Prober:
             self._handle.cancel()
         for task in self._tasks:
             task.cancel()
+
+    @property
+    def _settings(self) -> ProbeSettings:
+        """They may be read again at any time."""
+        return self._gateway.settings.probe
 
     def _tick(self) -> None:
         gateway = self._gateway
@@ -77,7 +84,11 @@ class Prober:
         gateway = self._gateway
         if replica.settings.name in gateway.replicas:  # it may have been taken out of the configuration meanwhile
             name, now_s = replica.settings.name, gateway.now_s()
+            quarantine = gateway.traffic.quarantine
+            quarantined = name in quarantine
             changed = gateway.traffic.checked(now_s, name, check, finding, detail)
+            if quarantined and name not in quarantine:
+                gateway.note(ReplicaReadmitted(replica=name, reason="its known answers were right again"))
             if changed and gateway.traffic.fleet.members[name].judge.grade(now_s) is Grade.DOWN:
                 gateway.abandon(name, f"its checks fail: {detail or finding}", waiting_only=True)
 
@@ -103,7 +114,7 @@ class Prober:
         said = _text_of(answer.body)
         if said is None:
             return Finding.FAIL, "no completion came"
-        expected = settings.expect or self._known.setdefault(replica.settings.tier, said)
+        expected = settings.expect or self._known.setdefault((replica.settings.tier, settings), said)
         if said != expected:
             return Finding.WRONG, f"expected {expected!r}, got {said!r}"
         return Finding.PASS, ""
@@ -115,7 +126,7 @@ class Prober:
         headers: Headers = [(b"host", replica.authority), (b"x-request-id", b"probe-%d" % next(self._numbers))]
         if body:
             headers.append((b"content-type", b"application/json"))
-        data = request_bytes(method, replica.prefix + path.encode(), headers, body)
+        data = request_bytes(method, replica.prefix + path.encode(), lines_of(headers), body)
         return await ask(replica.pool, data, self._gateway.settings.health.timeout_s)
 
 
@@ -130,7 +141,7 @@ def _finding(answer: Answered | Unanswered, *, least_bad: int | None) -> tuple[F
 def _text_of(body: bytes) -> str | None:
     """The text of a completion; None if there is none."""
     try:
-        said = msgspec.json.decode(body)
+        said = decode(body)
         text = said["choices"][0]["text"]
     except (msgspec.DecodeError, KeyError, IndexError, TypeError):
         return None

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import secrets
 import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from closeranks.journal import JournalError
 from closeranks.serve.access_log import AccessLog
 from closeranks.serve.admin import Admin
+from closeranks.serve.chronicle import Chronicle
 from closeranks.serve.exercise import Exerciser
 from closeranks.serve.gateway import Gateway
 from closeranks.serve.metrics import Metrics
@@ -25,6 +28,7 @@ from closeranks.serve.traces import traces
 from closeranks.toml_text import TomlProblem
 
 Say = Callable[[str], None]
+_ALLOCATIONS: Final = 20_000  # more than are freed, between two looks of the garbage collector; 700 by default
 
 
 class Own(NamedTuple):
@@ -36,6 +40,7 @@ class Own(NamedTuple):
 
 async def run(file: Path, settings: Settings, *, own: Own | None, drain_s: float, say: Say) -> int:
     """Serve until SIGTERM or SIGINT, then drain; the exit status."""
+    _collect_seldom()
     asked, loop = asyncio.Event(), asyncio.get_running_loop()
     gateway = Gateway(settings)
     if own is not None:
@@ -57,12 +62,10 @@ async def run(file: Path, settings: Settings, *, own: Own | None, drain_s: float
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
     loop.add_signal_handler(signal.SIGHUP, reload_at_signal)
-    try:
-        port = await gateway.start(reuse_port=own is not None)
-    except OSError as error:
-        say(f"{settings.listen.host}:{settings.listen.port}: {error.strerror}; choose another [listen] port")
+    port = await _begin(gateway, own, say)
+    if port is None:
         return 1
-    prober = Prober(gateway, settings.probe)
+    prober = Prober(gateway)
     exerciser = Exerciser(gateway)
     prober.start()
     exerciser.start()
@@ -79,6 +82,27 @@ async def run(file: Path, settings: Settings, *, own: Own | None, drain_s: float
     if admin is not None:
         admin.close()
     return 0
+
+
+def _collect_seldom() -> None:
+    """A request leaves no cycles behind, so the collector finds nothing most of the time: let it look seldom."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_ALLOCATIONS, 20, 20)
+
+
+async def _begin(gateway: Gateway, own: Own | None, say: Say) -> int | None:
+    """Open the journal and listen; the port, or None if that is not possible, which is said."""
+    settings = gateway.settings
+    try:
+        if settings.journal:
+            gateway.note = Chronicle(Path(f"{settings.journal}.{own.number}" if own else settings.journal), say).note
+        return await gateway.start(reuse_port=own is not None)
+    except JournalError as error:
+        say(f"{error}; choose another journal")
+    except OSError as error:
+        say(f"{settings.listen.host}:{settings.listen.port}: {error.strerror}; choose another [listen] port")
+    return None
 
 
 async def _admin(

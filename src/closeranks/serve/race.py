@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 from closeranks.serve.attempt import Attempt
+from closeranks.serve.wheel import Due
 from closeranks.serve.words import Kind, Outcome
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Race:
         self._exchange = exchange
         self._first = first
         self.hedge: Attempt | None = None
-        self._timer: asyncio.TimerHandle = gateway.at(first.visit.began_s + after_s, self._overtake)
+        self._timer: Due = gateway.at(first.visit.began_s + after_s, self._overtake)
 
     def _overtake(self) -> None:
         exchange, name = self._exchange, self._first.replica.settings.name

@@ -88,6 +88,7 @@ class Settings(_Part, frozen=True):
     probe: ProbeSettings = ProbeSettings()
     admin: AdminSettings = AdminSettings()
     access_log: str | None = None  # a file; "": standard output; left out: none
+    journal: str = ""  # a file: what is seen and done about replicas; empty: none
     health: HealthSettings = HealthSettings()
     breaker: BreakerSettings = BreakerSettings()
     routing: RoutingSettings = RoutingSettings()

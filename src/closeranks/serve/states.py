@@ -69,6 +69,11 @@ def gauges(gateway: Gateway) -> Iterator[Gauge]:
         yield "replica_up", "1: the replica is asked.", label, float(up)
         yield "replica_outstanding", "Work that it has not yet ended.", label, member.load.outstanding
         yield "breaker_open", "1: its breaker is open.", label, float(member.breaker.state is not State.CLOSED)
+    for name, one in traffic.dependencies.by_name.items():
+        label = {"dependency": name}
+        opened = float(one.breaker.state is not State.CLOSED)
+        yield "dependency_open", "1: replicas are told to do without it.", label, opened
+        yield "dependency_p99_seconds", "Of its latest answers.", label, one.p99_s(now_s) or 0.0
     for tier in {member.tier for member in traffic.fleet.members.values()}:
         yield "panic", "1: too few replicas are well.", {"tier": tier}, float(traffic.fleet.panics(now_s, tier))
     yield "in_flight", "Requests that are being answered.", {}, float(gateway.in_flight)

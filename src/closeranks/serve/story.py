@@ -9,7 +9,7 @@ import msgspec
 from closeranks.serve.words import Kind, Outcome
 
 
-class Visit(msgspec.Struct):
+class Visit(msgspec.Struct, gc=False):
     """One attempt at one replica; times are seconds of the loop's clock."""
 
     replica: str
@@ -37,6 +37,7 @@ class Story(msgspec.Struct):
     ended_s: float = 0.0
     sent_bytes: int = 0
     level: int = 0  # of the ladder; 0: served in full
+    without: tuple[str, ...] = ()  # the dependencies that its replica was told not to ask
     exactness: str = ""
     error: str = ""
     shed: bool = False

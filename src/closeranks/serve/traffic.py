@@ -8,27 +8,16 @@ one request: ``admit``; if it waits, until ``done`` of another (or ``tick``) nam
 from __future__ import annotations
 
 from collections.abc import Sequence
-from random import Random
 from typing import Final
 
-import msgspec
-
-from closeranks.serve.policies.admission import Admission
-from closeranks.serve.policies.breaker import Ticket
-from closeranks.serve.policies.dependency import Dependency
-from closeranks.serve.policies.fleet import Fleet, Question
-from closeranks.serve.policies.health import Check, Finding
-from closeranks.serve.policies.hedging import Alike, Hedging
-from closeranks.serve.policies.ladder import Course, Ladder, LevelSettings, Moved, Signals
-from closeranks.serve.policies.limiter import Limiter
-from closeranks.serve.policies.redundancy import Quarantine, sampled
-from closeranks.serve.policies.retry_budget import Permit, RetryBudget, backoff_s
-from closeranks.serve.policies.router import Load
-from closeranks.serve.policies.tenants import TenantSettings
-from closeranks.serve.policies.window import Durations, Tally
-from closeranks.serve.settings import Settings
+from closeranks.serve.life import Life
+from closeranks.serve.policies.fleet import Question
+from closeranks.serve.policies.hedging import Alike
+from closeranks.serve.policies.ladder import Course, LevelSettings
+from closeranks.serve.policies.redundancy import sampled
+from closeranks.serve.policies.retry_budget import backoff_s
+from closeranks.serve.policy_set import Policies
 from closeranks.serve.words import (
-    NEVER_S,
     Admitted,
     Again,
     Ask,
@@ -41,65 +30,13 @@ from closeranks.serve.words import (
     Waits,
 )
 
-SIGNALS_S: Final = 10.0  # what the ladder looks at
-_P99: Final = 0.99
 _BUSY_STEPS: Final = 2  # doublings of the pause
 _FREE_PART: Final = 0.75  # of the retry budget, for free tenants where others are premium
-_STANDARD: Final = 3  # the class whose queue the ladder looks at
 _FAULTS: Final = frozenset({Outcome.BROKEN, Outcome.SLOW, Outcome.UNREACHED, Outcome.BUSY})
 
 
-class _Life(msgspec.Struct):
-    """What is remembered of a request until it is done."""
-
-    counted: bool = True  # by the admission; what goes on after its gateway has died never asked for it
-    begun: bool = False
-    course: Course | None = None
-    began_s: float = 0.0
-    first_byte_s: float | None = None
-    sent: bool = False
-    last: Outcome | None = None
-    permit: Permit | None = None
-    hedged: str = ""  # the replica that was asked, too; once a request
-    hedge: Permit | None = None
-    tickets: dict[str, Ticket] = {}
-    retry_after_s: float | None = None
-    beside: frozenset[str] = frozenset()  # replicas that execute it for a comparison
-
-
-class Traffic:
-    """The policies of one gateway process; ``part`` of all traffic is its own if several share the replicas."""
-
-    def __init__(self, settings: Settings, random: Random, *, part: float = 1.0) -> None:
-        self._settings = settings
-        self._random = random
-        loads = [
-            (
-                replica.tier,
-                Load(
-                    name=replica.name,
-                    capacity=float(replica.capacity),
-                    domain=replica.domain,
-                    standby=replica.role == "standby",
-                ),
-            )
-            for replica in settings.replica
-        ]
-        self.fleet = Fleet(loads, settings.health, settings.breaker, settings.routing)
-        self.budget = RetryBudget(settings.budget, part=part)
-        capacity = part * sum(load.capacity for _, load in loads if not load.standby)
-        self.hedging = Hedging(settings.hedging)
-        self._engines = {replica.name: replica.engine for replica in settings.replica}
-        self.limiter = Limiter(settings.limiter, capacity)
-        tenants = tuple(_part_of(tenant, part) for tenant in settings.tenant)
-        self.admission = Admission(settings.admission, tenants, self.limiter.limit)
-        self.ladder = Ladder(settings.ladder)
-        self.dependencies = {one.name: Dependency(one) for one in settings.dependency}
-        self.quarantine = Quarantine(settings.redundancy)
-        self._has_premium = any(tenant.premium for tenant in settings.tenant)
-        self._lives: dict[int, _Life] = {}
-        self._latencies = Durations(SIGNALS_S)
-        self._good, self._bad = Tally(SIGNALS_S), Tally(SIGNALS_S)
+class Traffic(Policies):
+    """See Policies; and each request's life under them."""
 
     # --- the life of a request --------------------------------------------------------------------------------------
 
@@ -107,12 +44,12 @@ class Traffic:
         """Whether the request may begin."""
         answer = self.admission.admit(now_s, ask)
         if not isinstance(answer, Shed):
-            self._lives[ask.number] = _Life(begun=isinstance(answer, Admitted), began_s=now_s)
+            self._lives[ask.number] = Life(begun=isinstance(answer, Admitted), began_s=now_s)
         return answer
 
     def course(self, now_s: float, ask: Ask) -> Course:
         """How much of the service it gets; the level is ``ladder.levels[course.level].settings``."""
-        life = self._life(now_s, ask)
+        life = self._lives.get(ask.number) or self._life(now_s, ask)
         life.course = self.ladder.course(now_s, lambda level: self._able(now_s, level))
         return life.course
 
@@ -137,6 +74,21 @@ class Traffic:
             life.beside |= {replica}
         life.tickets[replica] = self.fleet.begin(now_s, replica, ask.cost)
 
+    def without(self, now_s: float, ask: Ask, replica: str) -> tuple[str, ...]:
+        """The dependencies that this replica is to do without, in the attempt that goes out now."""
+        asked = self._life(now_s, ask).asked[replica] = self.dependencies.ask(now_s)
+        return asked.without
+
+    def depended(self, now_s: float, ask: Ask, replica: str, report: bytes) -> tuple[str, ...]:
+        """Its answer has begun, with this ``Server-Timing``; what it was answered without."""
+        life = self._life(now_s, ask)
+        asked = life.asked.pop(replica, None)
+        if asked is None:
+            return ()
+        self.dependencies.answered(now_s, asked, report)
+        life.less = bool(asked.without)
+        return asked.without
+
     def heard(self, now_s: float, ask: Ask, replica: str) -> None:
         """The replica has begun to answer this request."""
         life = self._life(now_s, ask)
@@ -146,13 +98,16 @@ class Traffic:
         if life.first_byte_s is None:
             life.first_byte_s = now_s - life.began_s
             self._latencies.add(now_s, life.first_byte_s)
-            self.hedging.heard(now_s, self._alike(ask), life.first_byte_s)
+            if self.hedging.enabled:
+                self.hedging.heard(now_s, self._alike(ask), life.first_byte_s)
             self.limiter.took(now_s, life.first_byte_s, self.admission.in_flight)
             self.admission.limit = self.limiter.limit
 
     def ended(self, now_s: float, ask: Ask, replica: str, outcome: Outcome, retry_after_s: float | None = None) -> None:
         """An attempt is over; ``retry_after_s`` is what the replica asks for if it is busy."""
         life = self._life(now_s, ask)
+        if replica in life.asked:
+            self.depended(now_s, ask, replica, b"")
         if replica in life.beside:
             life.beside -= {replica}
         else:
@@ -166,7 +121,7 @@ class Traffic:
         self.admission.limit = self.limiter.limit
         if life.hedge is not None and replica == life.hedged:
             self._return_hedge(life)
-        else:
+        elif life.permit is not None:
             self._return_permit(life)
 
     def again(self, now_s: float, ask: Ask, kind: Kind, tried: tuple[str, ...]) -> Again | Enough:
@@ -195,7 +150,7 @@ class Traffic:
 
     def hedge_after_s(self, now_s: float, ask: Ask) -> float | None:
         """How long an attempt may be without its first byte before ``hedge`` is asked; None: it is not hedged."""
-        if not (self._settings.hedging.enabled and ask.repeatable) or self._life(now_s, ask).hedged:
+        if not (self.hedging.enabled and ask.repeatable) or self._life(now_s, ask).hedged:
             return None
         return self.hedging.after_s(now_s, self._alike(ask))
 
@@ -224,10 +179,13 @@ class Traffic:
         life = self._lives.pop(ask.number, None)
         if life is None:
             return ()
-        self._return_permit(life)
-        self._return_hedge(life)
+        if life.permit is not None or life.hedge is not None:
+            self._return_permit(life)
+            self._return_hedge(life)
         for replica, ticket in life.tickets.items():
             self.fleet.end(now_s, replica, ticket, Outcome.GONE, ask.cost)
+        for asked in life.asked.values():
+            self.dependencies.answered(now_s, asked, b"")
         if life.sent:
             self.budget.ended(ask.cost)
         if life.begun:
@@ -242,10 +200,10 @@ class Traffic:
         self.admission.limit = self.limiter.limit
         return self._begin(now_s, self.admission.next(now_s))
 
-    def _life(self, now_s: float, ask: Ask) -> _Life:
+    def _life(self, now_s: float, ask: Ask) -> Life:
         life = self._lives.get(ask.number)
         if life is None:
-            life = self._lives[ask.number] = _Life(counted=False, began_s=now_s)
+            life = self._lives[ask.number] = Life(counted=False, began_s=now_s)
         return life
 
     def _level(self, ask: Ask) -> LevelSettings:
@@ -257,18 +215,20 @@ class Traffic:
         return level.kind != "model" or self.fleet.able(now_s, level.tier)
 
     def _begin(self, now_s: float, asks: Sequence[Ask]) -> tuple[int, ...]:
+        if not asks:
+            return ()
         for ask in asks:
             life = self._lives.get(ask.number)
             if life is not None:
                 life.begun, life.began_s = True, now_s
         return tuple(ask.number for ask in asks)
 
-    def _return_permit(self, life: _Life) -> None:
+    def _return_permit(self, life: Life) -> None:
         if life.permit is not None:
             self.budget.give_back(life.permit)
             life.permit = None
 
-    def _return_hedge(self, life: _Life) -> None:
+    def _return_hedge(self, life: Life) -> None:
         if life.hedge is not None:
             self.budget.give_back(life.hedge)
             life.hedge = None
@@ -280,7 +240,7 @@ class Traffic:
     def _alike(self, ask: Ask) -> Alike:
         return Alike(self._level(ask).tier, ask.model, ask.stream)
 
-    def _count(self, now_s: float, ask: Ask, life: _Life) -> None:
+    def _count(self, now_s: float, ask: Ask, life: Life) -> None:
         late = now_s >= ask.deadline_s
         if late and life.first_byte_s is None:
             self._latencies.add(now_s, now_s - life.began_s)
@@ -288,22 +248,9 @@ class Traffic:
         if life.last is not Outcome.GONE or late:
             (self._bad if failed else self._good).add(now_s)
         if life.course is not None and (life.last is not Outcome.GONE or late):
-            self.ladder.ended(now_s, life.course, None if failed else life.first_byte_s)
+            self.ladder.ended(now_s, life.course, None if failed else life.first_byte_s, less=life.less)
 
-    # --- what the checks say ----------------------------------------------------------------------------------------
-
-    def checked(self, now_s: float, replica: str, check: Check, finding: Finding, detail: str = "") -> bool:
-        """A check of a replica has ended; whether this has changed what is thought of it."""
-        if check is Check.KNOWN_ANSWER:
-            released = self.quarantine.checked(replica, right=finding is Finding.PASS)
-            if released:
-                self.fleet.readmit(replica)
-        return self.fleet.members[replica].judge.found(now_s, check, finding, detail)
-
-    def distrust(self, replica: str, reason: str) -> None:
-        """A vote was against this replica: it is out until its known answers were right again."""
-        self.quarantine.add(replica, reason)
-        self.fleet.take_out(replica, f"quarantined: {reason}")
+    # --- comparisons ------------------------------------------------------------------------------------------------
 
     def doubled(self, now_s: float, ask: Ask, replica: str) -> str:
         """The replica that executes this request, too; empty: it is not compared."""
@@ -317,35 +264,3 @@ class Traffic:
             return ""
         self.budget.give_back(permit)
         return placed.replica
-
-    def probe_allowed(self, now_s: float) -> bool:
-        """Whether the budget has room for a request of the gateway's own."""
-        permit = self.budget.take(now_s, Kind.PROBE)
-        if permit is not None:
-            self.budget.give_back(permit)
-        return permit is not None
-
-    # --- what others see --------------------------------------------------------------------------------------------
-
-    def signals(self, now_s: float) -> Signals:
-        """What the ladder looks at."""
-        good, bad = self._good.total(now_s), self._bad.total(now_s)
-        slowest = [p99_s for one in self.dependencies.values() if (p99_s := one.p99_s(now_s)) is not None]
-        wait_s = self.admission.wait_s(now_s, _STANDARD)
-        return Signals(
-            p99_s=self._latencies.quantile(now_s, _P99),
-            error_rate=bad / (good + bad) if good + bad else None,
-            queue_s=None if wait_s == NEVER_S else wait_s,
-            dependency_s=max(slowest, default=None),
-        )
-
-    def force_level(self, now_s: float, level: int | None) -> Moved | None:
-        """See ``Ladder.force``."""
-        return self.ladder.force(now_s, level)
-
-
-def _part_of(tenant: TenantSettings, part: float) -> TenantSettings:
-    """One process's part of a quota; never less than one request, or nothing would ever pass."""
-    burst = max(1.0, tenant.burst * part) if tenant.burst else 0.0
-    in_flight = max(1.0, tenant.in_flight * part)
-    return msgspec.structs.replace(tenant, per_s=tenant.per_s * part, burst=burst, in_flight=in_flight)

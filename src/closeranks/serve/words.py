@@ -13,6 +13,8 @@ NEVER_S: Final = float("inf")
 class Outcome(StrEnum):
     """How one attempt at one replica ended, and whose doing it was."""
 
+    __hash__ = str.__hash__  # an Enum's own is written in Python, and every request looks these up
+
     OK = "ok"
     CLIENT_FAULT = "client fault"  # 4xx: the request's own
     BUSY = "busy"  # 429, 503: back-pressure; the replica is well
@@ -24,6 +26,8 @@ class Outcome(StrEnum):
 
 class Kind(StrEnum):
     """What an attempt is made for; all of them draw on one budget, except the first."""
+
+    __hash__ = str.__hash__  # see Outcome
 
     FIRST = "first"
     RETRY = "retry"
@@ -41,7 +45,7 @@ class Priority(IntEnum):
     BATCH = 2
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the policies know of a request."""
 
     number: int  # of the gateway process, growing
@@ -58,7 +62,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     cost: float = 1.0  # of the work, in the units of a replica's capacity
 
 
-class Placed(msgspec.Struct, frozen=True, kw_only=True):
+class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The replica that is to answer."""
 
     replica: str

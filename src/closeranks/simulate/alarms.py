@@ -52,6 +52,7 @@ def _of_processes(state: State) -> Iterator[float]:
         Stage.JOINED: deadlines.ready_s,
         Stage.DOOMED: deadlines.isolate_s,
         Stage.RESUMING: deadlines.resume_s,
+        Stage.CONFIRMED: deadlines.confirm_s,  # then those that have not answered are late
     }
     for proc in state.procs.values():
         if proc.seat is not None and proc.stage in allowed_s:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from closeranks.decide.protocol import (
     BeginTerm,
+    ConfirmEnd,
     Decision,
     EndAfterStep,
     EndRun,
@@ -17,6 +18,7 @@ from closeranks.decide.protocol import (
     LetLeave,
     Origin,
     PlanRestore,
+    ProcConfirmed,
     ProcEnded,
     ProcJoined,
     ProcPaused,
@@ -56,6 +58,7 @@ class Hands:
             InterruptTerm: self._interrupt,
             Isolate: self._isolate,
             EndAfterStep: lambda _: None,
+            ConfirmEnd: self._confirm_end,
             LetLeave: self._let_leave,
             EndRun: lambda decision: world.end(decision.outcome, decision.reason),
         }
@@ -316,6 +319,11 @@ class Hands:
             world.tape.ended(body, fact, world.now_s)
         world.feed(fact)
         world.bodies.pop(body.number, None)
+
+    def _confirm_end(self, decision: ConfirmEnd) -> None:
+        for body in self._world.bodies.values():
+            if body.alive and body.seat is not None and body.term == decision.term:
+                self._world.after(0.0, self._world.feed, ProcConfirmed(proc=body.number, term=body.term, digest=""))
 
     def _let_leave(self, _: LetLeave) -> None:
         for body in self._world.bodies.values():

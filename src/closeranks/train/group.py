@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from closeranks.drill.inject import Launch
 from closeranks.train import setup_record
 from closeranks.train.inner import Inner, Place, PrivateWorld
 from closeranks.train.poison import CollectiveRefused, first_line
@@ -226,7 +227,9 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
             raise RuntimeError(f"{operation}: process group {self.label} was shut down")
         if isinstance(inner, PrivateWorld):
             return self._answer_privately(inner, operation, result, call)
-        launch = call if world.tamper is None else world.tamper(operation, result, call)
+        launch: Launch | None = Launch(result, call)
+        if world.tamper is not None:
+            launch = world.tamper(operation, Launch(result, call))
         if launch is None:  # a drill leaves it out
             return OuterWork(_done(result), world)
         return self._send(inner, operation, result, launch)
@@ -238,13 +241,13 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
             setup.answer(setup_record.describe(operation, self.label, result), result)
         return OuterWork(_done(result), self._world)
 
-    def _send(self, inner: Inner, operation: str, result: Any, call: Callable[[Any], Any]) -> Any:
+    def _send(self, inner: Inner, operation: str, result: Any, launch: Launch) -> Any:
         world, term = self._world, self._world.term
-        world.entering(operation, _size_bytes(result))
+        world.entering(operation, _size_bytes(launch.tensors))
         record = self._begin_record(operation, result)
         peer_to_peer = operation in {"send", "recv", "recv_anysource"}
         try:
-            work = call(inner.backend_for(first_tensor_device(result)))
+            work = launch.call(inner.backend_for(first_tensor_device(result)))
         except RuntimeError as error:
             world.returned()
             if peer_to_peer or isinstance(error, dist.DistError):

@@ -10,7 +10,7 @@ import hashlib
 import math
 import struct
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import torch
@@ -25,6 +25,7 @@ from closeranks.signs import Doing
 from closeranks.train.digest import word_sum
 from closeranks.train.poison import AttemptHeld
 from closeranks.train.protected import whole
+from closeranks.train.tree import tensors_in
 from closeranks.train.untyped import c10d
 from closeranks.vitals import Field
 
@@ -50,6 +51,7 @@ class _Row(NamedTuple):
     reduced: int
     state: int
     loss: int
+    batch: int
     every: int  # the interval of state digests that this seat can afford; 0: it took none
 
 
@@ -66,10 +68,16 @@ class HeldAttempts:
         self._curve = Curve()
         self._watching = False
         self._attempt = 0
+        self._batch = 0
         self._norms: list[torch.Tensor] = []
         self._sums: list[int] = []
         self._settled_ns = 0
         self._every = 0  # what the last digest of the state allows
+
+    @property
+    def compares_state(self) -> bool:
+        """Whether the state of all seats has been compared, and has to be equal."""
+        return bool(self._memory.replicated)
 
     # --- during the attempt ------------------------------------------------------------------------------------
 
@@ -81,6 +89,11 @@ class HeldAttempts:
         self._watching = supervised and not rehearsal and self._guard.level is not Level.OFF
         self._norms.clear()
         self._sums.clear()
+
+    def take(self, batch: Any) -> None:
+        """This seat trains on ``batch`` in the attempt that was opened."""
+        tensors = list(tensors_in(batch)) if self._watching else []
+        self._batch = word_sum(tensors) if tensors else 0
 
     def show(self, gradients: torch.Tensor) -> None:
         """Gradients of this seat are about to be reduced."""
@@ -143,6 +156,7 @@ class HeldAttempts:
             reduced=word_sum(gradients) if full and not self._job.protected.sharded else 0,
             state=state,
             loss=_word_of(self._world.vitals.reals[Field.LOSS]),
+            batch=self._batch,
             every=self._every if state else 0,
         )
 
@@ -283,6 +297,7 @@ def _evidence(row: _Row) -> Evidence:
         reduced=row.reduced,
         state=row.state,
         loss=loss if math.isfinite(loss) else None,
+        batch=row.batch,
     )
 
 

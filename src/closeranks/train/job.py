@@ -313,12 +313,12 @@ class Job:
         self.world.on_launched = self._strike_in_collective
         self.world.tamper = self._tamper
 
-    def _tamper(self, operation: str, result: Any, call: inject.Call) -> inject.Call | None:
+    def _tamper(self, operation: str, launch: inject.Launch) -> inject.Launch | None:
         words = self.world.vitals.words
         within = self.world.attempt is Attempt.OPEN and words[Field.DOING] != Doing.STARTING
         if self._striker is None or not within:
-            return call
-        return self._striker.tampered(words[Field.STEP], operation, result, call)
+            return launch
+        return self._striker.tampered(words[Field.STEP], operation, launch)
 
     def own_s(self) -> float:
         """Seconds of the last step until it first waited for others."""

@@ -43,10 +43,10 @@ def batch_of(fault: Fault, fetch: Callable[[int, int, int], Any], step: int, sea
     return fetch(max(0, step - 1), seat, seats)
 
 
-def shortened(tensors: list[torch.Tensor]) -> Callable[[Any], Any]:
-    """An all-reduce of half of the elements."""
+def shortened(tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], Callable[[Any], Any]]:
+    """Half of the elements, and an all-reduce of them."""
     halves = [tensor.reshape(-1)[: max(1, tensor.numel() // 2)].clone() for tensor in tensors]
-    return lambda backend: backend.allreduce(halves, c10d.AllreduceOptions())
+    return halves, lambda backend: backend.allreduce(halves, c10d.AllreduceOptions())
 
 
 def _struck(kind: Kind, protected: Protected) -> Iterator[torch.Tensor]:

@@ -192,6 +192,7 @@ class Loop:
         self._attempt = self._attempt + 1 if self._last == step.number else 1
         self._last = step.number
         job.held.open(self._attempt, rehearsal=step.rehearsal)
+        job.held.take(step.batch)
         self.lasting.hear_of_saves()
         world.opened_ns = time.monotonic_ns()
         world.own.open(world.opened_ns)
@@ -343,6 +344,9 @@ class Loop:
                 return False
             self.lasting.snapshot_if_due()
             message = self.next_message()
+            if isinstance(message, messages.Confirm) and message.term == self.world.term:
+                digest = self.job.protected.digest() if self.job.held.compares_state else ""
+                control.send(messages.Confirmed(term=message.term, digest=digest))
             if isinstance(message, messages.Leave):
                 self.world.vitals.spend(Category.SHUT_DOWN)
                 self.world.vitals.move(Doing.LEAVING)

@@ -60,6 +60,19 @@ def flatten(path: str, value: Any, tensors: dict[str, torch.Tensor], depth: int 
     raise NotProtectable(path, value)
 
 
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Dense tensors in nested lists, tuples and dictionaries, whatever else is there."""
+    if isinstance(value, torch.Tensor):
+        if value.layout is torch.strided and not value.is_meta:
+            yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from tensors_in(part)
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from tensors_in(part)
+
+
 def _put(path: str, tensor: torch.Tensor, tensors: dict[str, torch.Tensor]) -> str:
     name, count = path, 1
     while name in tensors:  # {"a/b": ..., "a": {"b": ...}} and {1: ..., "1": ...} have equal paths

@@ -29,7 +29,7 @@ from closeranks.train.untyped import dist
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from closeranks.drill.inject import Call
+    from closeranks.drill.inject import Launch
     from closeranks.messages import Seat
     from closeranks.train.group import OuterGroup
     from closeranks.train.setup_record import Recorder, Replayer
@@ -81,7 +81,7 @@ class World:
         self.on_backward: Callable[[], None] = lambda: None  # before the first collective of a backward pass
         self.on_gradients: Callable[[torch.Tensor], None] | None = None  # of this seat, about to be reduced
         self.on_launched: Callable[[], None] | None = None  # drills strike here
-        self.tamper: Callable[[str, Any, Call], Call | None] | None = None  # drills change what is launched
+        self.tamper: Callable[[str, Launch], Launch | None] | None = None  # drills change what is launched
         self.on_poison: Callable[[int, str], None] = lambda _term, _detail: None
         self.wait_for_seat: Callable[[], int] = self._no_seat
         self._endpoint: sockets.Endpoint | None = None

@@ -483,3 +483,26 @@ def test_files_of_others_in_the_folder_are_no_objects(directory_store, tmp_path)
     (tmp_path / "store/lost+found").mkdir()
     (tmp_path / "store/loop").symlink_to(tmp_path / "store")
     assert [row.key for row in directory_store.list("")] == [KEY]
+
+
+class Lying(TappedFiles):
+    """Writes half of the first piece, and says that it wrote all."""
+
+    lies = 1
+
+    def pwrite(self, fd, data, at):
+        if self.lies:
+            self.lies -= 1
+            super().pwrite(fd, data[: len(data) // 2], at)
+            return len(data)
+        return super().pwrite(fd, data, at)
+
+
+def test_a_write_that_was_cut_short_and_said_to_be_whole_is_refused_and_can_be_repeated(tmp_path):
+    store = DirectoryStore(tmp_path / "store", Lying())
+    with pytest.raises(StoreProblem, match="Input/output error") as caught:
+        store.write(IMAGE, [image(100)])
+    assert caught.value.transient
+    assert list(store.list("data/")) == []
+    store.write(IMAGE, [image(100)])
+    assert read_all(store, IMAGE, 100) == bytes(image(100))

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from closeranks.drill.campaign import Result
-from closeranks.drill.nodes.faults import Field, NodeFault, drawn
+from closeranks.drill.nodes.faults import Field, NodeFault, NodeKind, drawn, kinds_in
 from closeranks.drill.nodes.namespaces import NamespaceStand
 from closeranks.drill.nodes.runs import AUTHORITY, NodesRun, NodesSpec, closed_step
 from closeranks.drill.nodes.stand import Stand
@@ -26,8 +26,10 @@ _SILENCEABLE: Final = frozenset({"etcd", "store"})
 class Nodes:
     """Makes runs of one spec below ``folder``, on loopback or in network namespaces."""
 
-    def __init__(self, spec: NodesSpec, folder: Path, *, namespaces: bool) -> None:
+    def __init__(self, spec: NodesSpec, folder: Path, *, namespaces: bool, only: tuple[NodeKind, ...] = ()) -> None:
+        """``only``: kinds of faults to which it is limited."""
         self.spec = spec
+        self.only = only
         self.namespaces = namespaces
         self._folder = folder
         self._made = 0
@@ -49,8 +51,21 @@ class Nodes:
     def field(self) -> Field:
         """Where faults may strike: within the steps that the command makes when it is left alone."""
         records = [record for run in self.undisturbed().runs for record in run.records]
-        outage = self.spec.authority in _SILENCEABLE
-        return Field(nodes=self.spec.nodes, steps=1 + closed_step(records), outage=outage, network=self.namespaces)
+        return self._field(1 + closed_step(records))
+
+    def impossible(self) -> tuple[NodeKind, ...]:
+        """Kinds that are asked for and cannot be carried out."""
+        return tuple(kind for kind in self.only if kind not in kinds_in(self._field(1)))
+
+    def _field(self, steps: int) -> Field:
+        return Field(
+            nodes=self.spec.nodes,
+            steps=steps,
+            outage=self.spec.authority in _SILENCEABLE,
+            network=self.namespaces,
+            saves=bool(self.spec.save_every),
+            only=self.only,
+        )
 
 
 def carry_out(nodes: Nodes, seed: int, replay: tuple[str, ...]) -> Result:

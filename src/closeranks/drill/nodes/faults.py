@@ -27,6 +27,8 @@ class NodeKind(StrEnum):
     DATA_CUT = "data-cut"  # only what workers say to each other is lost
     CONTROL_CUT = "control-cut"  # only what supervisors and coordinator say to each other is lost
     LOSSES = "losses"  # one packet in five of the node is lost
+    LEAVE = "leave"  # SIGTERM to its supervisor: it hands its seats over, and ends
+    BLACKOUT = "blackout"  # all nodes lose power at one instant; the job is started anew, and goes on from its store
 
 
 class NodeMoment(StrEnum):
@@ -36,12 +38,15 @@ class NodeMoment(StrEnum):
     RECOVERY = "recovery"  # while an incident is open, after the step
 
 
-ENDS_NODE: Final = frozenset({NodeKind.NODE_KILL, NodeKind.SUPERVISOR_KILL, NodeKind.POWER_OFF})
+ENDS_NODE: Final = frozenset(
+    {NodeKind.NODE_KILL, NodeKind.SUPERVISOR_KILL, NodeKind.POWER_OFF, NodeKind.LEAVE, NodeKind.BLACKOUT}
+)
 NEEDS_NETWORK: Final = frozenset(
     {NodeKind.POWER_OFF, NodeKind.CUT_OFF, NodeKind.CUT_HALF, NodeKind.DEAF, NodeKind.MUTE, NodeKind.DATA_CUT}
     | {NodeKind.CONTROL_CUT, NodeKind.LOSSES}
 )
 OF_COORDINATOR: Final = frozenset({NodeKind.COORDINATOR_KILL, NodeKind.COORDINATOR_FREEZE})
+OF_NO_NODE: Final = frozenset({NodeKind.AUTHORITY_OUTAGE, NodeKind.BLACKOUT})
 COORDINATOR: Final = "coordinator"  # as a node: whichever leads at that time
 _SECOND: Final = 0.6  # of all rounds have a second fault
 _AMID: Final = 0.6  # of these strike while the first is recovered from
@@ -51,7 +56,7 @@ class NodeFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Strikes once. A node that was ended is started anew, as a machine that comes back, ``for_s`` later."""
 
     kind: NodeKind
-    node: str  # "n1", or "coordinator"; unused for the authority
+    node: str  # "n1", or "coordinator"; unused where no single node is struck
     step: int
     moment: NodeMoment = NodeMoment.STEP
     after_s: float = 0.0  # between the moment and the strike
@@ -59,7 +64,7 @@ class NodeFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __str__(self) -> str:
         """For example ``node-kill of n1 after step 7, for 3.2 s``."""
-        whom = "" if self.kind in OF_COORDINATOR | {NodeKind.AUTHORITY_OUTAGE} else f" of {self.node}"
+        whom = "" if self.kind in OF_COORDINATOR | OF_NO_NODE else f" of {self.node}"
         amid = " in the recovery that follows" if self.moment is NodeMoment.RECOVERY else ""
         later = f" + {1000 * self.after_s:.0f} ms" if self.after_s else ""
         return f"{self.kind}{whom} after step {self.step}{amid}{later}, for {self.for_s:.1f} s"
@@ -72,6 +77,8 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     outage: bool  # the authority can be made to be silent
     network: bool  # links can be cut
+    saves: bool = False  # a job that is started anew can go on
+    only: tuple[NodeKind, ...] = ()  # no others are wanted; empty: all
 
 
 def drawn(seed: int, field: Field) -> tuple[NodeFault, ...]:
@@ -86,10 +93,11 @@ def drawn(seed: int, field: Field) -> tuple[NodeFault, ...]:
 
 
 def kinds_in(field: Field) -> list[NodeKind]:
-    """The kinds that can be carried out there."""
+    """The kinds that are wanted, and can be carried out there."""
     without = set() if field.network else set(NEEDS_NETWORK)
     without |= set() if field.outage else {NodeKind.AUTHORITY_OUTAGE}
-    return [kind for kind in NodeKind if kind not in without]
+    without |= set() if field.saves else {NodeKind.BLACKOUT}
+    return [kind for kind in field.only or NodeKind if kind not in without]
 
 
 def _one(draw: random.Random, field: Field, moment: NodeMoment, step: int) -> NodeFault:

@@ -36,6 +36,7 @@ class NodesSpec(NamedTuple):
     options: tuple[str, ...] = ()  # further ones of closeranks run
     environment: tuple[tuple[str, str], ...] = ()  # beside that of this process
     timeout_s: float = 120.0
+    save_every: str = ""  # as --save-every; empty: nothing is saved, unless the options say so
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -56,13 +57,16 @@ class NodesRun:
         self.spec = spec
         self.stand = stand
         self.folder = folder
-        self._name = f"drill-{secrets.token_hex(4)}"
+        self._jobs = 0
+        self.began_s = 0.0  # the job, for the last time: when it is started anew it has its whole time again
+        self._name = ""
         self._token = secrets.token_hex(32)
         self._living: dict[str, _Living] = {}
         self._over: list[NodeRun] = []
         self._port = 0
         self._store = folder / "store"
         self._store_away = folder / "store-away"
+        self._outages = 0  # under way: two may overlap
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     # --- starting and ending ------------------------------------------------------------------------------------
@@ -71,6 +75,13 @@ class NodesRun:
         """Start the authority, then all supervisors."""
         if self.spec.authority == "etcd":
             self._start_etcd()
+        self.start_job()
+
+    def start_job(self) -> None:
+        """Start all supervisors: the first time, or anew, to go on from what the last ones saved."""
+        self._jobs += 1
+        self.began_s = time.monotonic()
+        self._name = f"drill-{secrets.token_hex(4)}"
         if self.spec.authority == "none":
             self._port = free_port()
         for node in self.spec.nodes:
@@ -87,12 +98,16 @@ class NodesRun:
 
     def node_ended(self, node: str) -> None:
         """The drill has ended the node: what it left is collected, and its end is not held against the run."""
-        living = self._living.pop(node)
-        living.process.wait()
-        self._over.append(_collect(living, ended_by_drill=True))
+        living = self._living.pop(node, None)
+        if living is not None:  # two faults may have ended it
+            living.process.wait()
+            self._over.append(self._collect(living, ended_by_drill=True))
 
     def silence_authority(self) -> None:
         """It answers nobody from now on: etcd stands still, and where the store was there is a file."""
+        self._outages += 1
+        if self._outages > 1:
+            return
         if self.spec.authority == "store":
             self._store.rename(self._store_away)
             self._store.touch(mode=0o600, exist_ok=False)
@@ -100,7 +115,10 @@ class NodesRun:
             self.stand.freeze(AUTHORITY)
 
     def restore_authority(self) -> None:
-        """It answers again, with what it held."""
+        """It answers again, with what it held, unless another outage lasts."""
+        self._outages -= 1
+        if self._outages:
+            return
         if self.spec.authority == "store":
             self._store.unlink()
             self._store_away.rename(self._store)
@@ -111,13 +129,26 @@ class NodesRun:
         """Collect from whoever has not been collected from; what still runs did not end in time and is killed."""
         left = [] if self.running() else self._left()
         for living in self._living.values():
-            self._over.append(_collect(living, ended_by_drill=False))
+            self._over.append(self._collect(living, ended_by_drill=False))
         for node in (*self.spec.nodes, AUTHORITY):
             self.stand.kill(node)
         for living in self._living.values():
             living.process.wait()
         self._living = {}
         return NodesEvidence(runs=tuple(self._over), left=tuple(left))
+
+    def _collect(self, living: _Living, *, ended_by_drill: bool) -> NodeRun:
+        run = living.place / "run"
+        return NodeRun(
+            node=living.node,
+            ended_by_drill=ended_by_drill,
+            exit_code=living.process.poll(),
+            records=_records(living.place),
+            finals=finals_of(run),
+            applied=tuple(applied for path in sorted((run / "applied").glob("seat*")) for applied in applied_in(path)),
+            output=tail_of(living.place / "output.log"),
+            job=self._jobs,
+        )
 
     def _left(self) -> list[str]:
         """Processes that are there though every supervisor has ended."""
@@ -169,7 +200,14 @@ class NodesRun:
         launcher = [sys.executable, "-m", "closeranks", "run", "--view", "text", "--run-dir", str(place / "run")]
         sizes = ["--nnodes", str(spec.nnodes), "--node-rank", node[1:], "--nproc-per-node", str(spec.seats_per_node)]
         place_of = ["--run-id", self._name, "--interface", self.stand.address(node), *self._meeting()]
-        return [*launcher, *sizes, *place_of, *spec.options, *spec.command]
+        leaving = ["--on-term", "leave"]  # nothing else in a drill sends that signal
+        return [*launcher, *sizes, *place_of, *leaving, *self._saving(), *spec.options, *spec.command]
+
+    def _saving(self) -> list[str]:
+        stored = self.spec.save_every or self.spec.authority == "store"
+        where = ["--store", str(self._store)] if stored else []
+        often = ["--save-every", self.spec.save_every] if self.spec.save_every else []
+        return [*where, *often, *(["--resume", "auto"] if self._jobs > 1 else [])]
 
     def _meeting(self) -> list[str]:
         match self.spec.authority:
@@ -178,7 +216,7 @@ class NodesRun:
             case "sqlite":
                 return ["--authority", f"sqlite:{self.folder / 'authority.db'}"]
             case "store":
-                return ["--store", str(self._store)]
+                return []  # the store of the job is taken by itself
             case _:
                 return ["--rdzv-endpoint", f"{self.stand.address('n0')}:{self._port}"]
 
@@ -213,19 +251,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _collect(living: _Living, *, ended_by_drill: bool) -> NodeRun:
-    run = living.place / "run"
-    return NodeRun(
-        node=living.node,
-        ended_by_drill=ended_by_drill,
-        exit_code=living.process.poll(),
-        records=_records(living.place),
-        finals=finals_of(run),
-        applied=tuple(applied for path in sorted((run / "applied").glob("seat*")) for applied in applied_in(path)),
-        output=tail_of(living.place / "output.log"),
-    )
 
 
 def applied_in(path: Path) -> list[Applied]:

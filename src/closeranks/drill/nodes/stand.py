@@ -87,6 +87,10 @@ class Stand:
         """As when the power fails: nobody hears a word of it. Where nothing can be cut, the same as ``kill``."""
         self.kill(node)
 
+    def power_on(self, node: str) -> None:
+        """The machine is there again; nothing runs yet."""
+        del node
+
     def freeze(self, node: str) -> None:
         """Stop all of it."""
         marked.freeze(self.mark(node))

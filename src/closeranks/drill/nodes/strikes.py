@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from closeranks.drill.nodes.faults import COORDINATOR, ENDS_NODE, NodeFault, NodeKind, NodeMoment
+from closeranks.drill.nodes.faults import COORDINATOR, ENDS_NODE, OF_NO_NODE, NodeFault, NodeKind, NodeMoment
 from closeranks.drill.nodes.namespaces import Cut, NamespaceStand
 from closeranks.drill.nodes.ports import listening
 from closeranks.drill.nodes.runs import AUTHORITY, NodesRun, closed_step, open_incident
@@ -45,8 +45,7 @@ class Striker:
         """Start the run, strike it, and wait for its end or its timeout."""
         run = self._run
         run.start()
-        end_s = time.monotonic() + run.spec.timeout_s
-        while time.monotonic() < end_s and (run.running() or self._later):
+        while time.monotonic() < run.began_s + run.spec.timeout_s and (run.running() or self._later):
             self._look(time.monotonic())
             time.sleep(_POLL_S)
         for later in self._later:
@@ -74,7 +73,7 @@ class Striker:
 
     def _strike(self, fault: NodeFault) -> None:
         node = self._run.leader() if fault.node == COORDINATOR else fault.node
-        if not self._run.lives(node) or not self._run.running():
+        if not self._run.running() or not (fault.kind in OF_NO_NODE or self._run.lives(node)):
             return  # it counts as never struck
         began_s = time.monotonic()
         undo = self._carry_out(fault.kind, node)
@@ -97,6 +96,9 @@ class Striker:
             case NodeKind.SUPERVISOR_KILL:
                 signalled = self._signal(stand.processes(node, SUPERVISOR), signal.SIGKILL)
                 return (lambda: self._bring_back(node)) if signalled else None
+            case NodeKind.LEAVE:
+                signalled = self._signal(stand.processes(node, SUPERVISOR), signal.SIGTERM)
+                return (lambda: self._bring_back(node)) if signalled else None
             case NodeKind.SUPERVISOR_FREEZE:
                 return self._freeze(stand.processes(node, SUPERVISOR))
             case NodeKind.COORDINATOR_KILL:
@@ -106,8 +108,28 @@ class Striker:
             case NodeKind.AUTHORITY_OUTAGE:
                 self._run.silence_authority()
                 return self._run.restore_authority
+            case NodeKind.BLACKOUT:
+                return self._black_out()
             case _:
                 return self._cut(kind, node) if isinstance(stand, NamespaceStand) else None
+
+    def _black_out(self) -> Callable[[], None]:
+        for later in self._later:  # what an earlier fault has left to take back would strike the new job
+            later.act()
+        self._later.clear()
+        stand, nodes = self._run.stand, self._run.spec.nodes
+        for node in nodes:  # first all of them: nobody is to see another one end
+            stand.freeze(node)
+        for node in nodes:
+            stand.power_off(node)
+            self._run.node_ended(node)
+
+        def start_anew() -> None:
+            for node in nodes:
+                stand.power_on(node)
+            self._run.start_job()
+
+        return start_anew
 
     def _cut(self, kind: NodeKind, node: str) -> Callable[[], None]:
         stand = self._run.stand

@@ -35,6 +35,7 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
     finals: dict[int, Final]
     applied: tuple[Applied, ...]
     output: str = ""
+    job: int = 1  # counts how often the job was started anew: terms begin again
 
 
 class NodesEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +54,10 @@ def judge(faults: tuple[NodeFault, ...], undisturbed: NodesEvidence, drilled: No
     """
     broken = [f"left behind: {left}" for left in drilled.left]
     broken += _endings(drilled.runs)
-    broken += applied_twice(applied for run in drilled.runs for applied in run.applied)
-    broken += two_coordinators(record for run in drilled.runs for record in run.records)
+    for job in sorted({run.job for run in drilled.runs}):
+        runs = [run for run in drilled.runs if run.job == job]
+        broken += applied_twice(applied for run in runs for applied in run.applied)
+        broken += two_coordinators(record for run in runs for record in run.records)
     if completed(drilled) and not broken:
         broken += _different(undisturbed, drilled)
     unknown = [f"never struck: {fault}" for fault in faults if fault not in drilled.struck]

@@ -63,9 +63,9 @@ class Replica:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
-    async def start(self) -> Replica:
-        """Listen on a free port of this machine."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+    async def start(self, port: int = 0) -> Replica:
+        """Listen on this port of this machine, or on a free one."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self
 
@@ -78,8 +78,8 @@ class Replica:
                 self.requests.append(talk)
                 self.asked.set()
                 await self.script(talk)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # cancelled: the loop ends; asyncio's streams would report that as an error
         finally:
             self._writers.discard(writer)
             writer.close()

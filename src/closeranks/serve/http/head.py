@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -36,6 +36,7 @@ _REASONS: Final = {
     503: b"Service Unavailable",
     504: b"Gateway Timeout",
 }
+_STATUS_LINES: Final = {status: b"HTTP/1.1 %d %b\r\n" % (status, reason) for status, reason in _REASONS.items()}
 
 
 class Request(msgspec.Struct):
@@ -48,6 +49,7 @@ class Request(msgspec.Struct):
     keep_alive: bool = True
     chunked_allowed: bool = True  # False: HTTP/1.0
     client: str = ""  # address
+    notes: dict[object, Any] = {}  # what others have found out about this head, by who has; kept while it comes again
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header."""
@@ -65,6 +67,17 @@ def first(headers: Headers, name: bytes) -> bytes | None:
         if known == name:
             return value
     return None
+
+
+_WITH_BODY: Final = frozenset({b"POST", b"PUT", b"PATCH"})
+
+
+def with_length(headers: Headers, digits: bytes) -> Headers:
+    """The headers of a message that differs from another one in the length of its body only."""
+    for place, (name, _) in enumerate(headers):
+        if name == b"content-length":
+            return [*headers[:place], (name, digits), *headers[place + 1 :]]
+    return headers
 
 
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"host"})
@@ -104,21 +117,21 @@ def end_to_end(headers: Headers) -> Headers:
     return [header for header in headers if header[0] not in dropped]
 
 
-def request_bytes(method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
-    """A whole request, with its length."""
-    lines = [method, b" ", target, b" HTTP/1.1\r\n"]
+def request_bytes(method: bytes, target: bytes, lines: bytes, body: bytes) -> bytes:
+    """A whole request, with its length. ``lines`` are those of its headers, see ``lines_of``."""
+    if body or method in _WITH_BODY:
+        return b"%b %b HTTP/1.1\r\n%bcontent-length: %d\r\n\r\n%b" % (method, target, lines, len(body), body)
+    return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, lines)
+
+
+def lines_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The lines of a head that say this."""
+    lines: list[bytes] = []
     for name, value in headers:
         lines += (name, b": ", value, b"\r\n")
-    if body or method in (b"POST", b"PUT", b"PATCH"):
-        lines.append(b"content-length: %d\r\n" % len(body))
-    lines += (b"\r\n", body)
     return b"".join(lines)
 
 
-def response_head(status: int, headers: Iterable[tuple[bytes, bytes]], reason: bytes = b"") -> bytes:
-    """The bytes up to the body."""
-    lines = [b"HTTP/1.1 %d %s\r\n" % (status, reason or _REASONS.get(status, b"Status"))]
-    for name, value in headers:
-        lines += (name, b": ", value, b"\r\n")
-    lines.append(b"\r\n")
-    return b"".join(lines)
+def status_line(status: int) -> bytes:
+    """The first line of an answer."""
+    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status

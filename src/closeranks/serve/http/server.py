@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 import httptools
 import msgspec
 
-from closeranks.serve.http.head import Headers, Request, objection, response_head
+from closeranks.serve.http.head import Headers, Request, lines_of, objection, status_line, with_length
+from closeranks.serve.http.known import KnownHeads
 from closeranks.serve.http.limits import Limits
 
 PIPELINED_MAX: Final = 8  # requests that wait behind the one that is being answered
 _NO_BODY: Final = frozenset({204, 304})
 _ERROR_TYPES: Final = {429: "rate_limit_exceeded", 401: "authentication_error", 403: "permission_error"}
 _SERVER_ERROR: Final = 500
+_SPECIAL: Final = frozenset({b"expect", b"transfer-encoding", b"upgrade"})  # to be looked at each time
 
 
 class Exchange(Protocol):
@@ -37,11 +40,12 @@ class Front(Protocol):
     limits: Limits
     connections: set[ClientConnection]
 
+    @property
+    def now_s(self) -> Callable[[], float]:
+        """Tells the loop's time."""
+
     def begin(self, request: Request, client: ClientConnection) -> Exchange | None:
         """Start to answer; None when the answer was already given in full."""
-
-    def now_s(self) -> float:
-        """The loop's time."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -61,10 +65,14 @@ class ClientConnection(asyncio.Protocol):
         self._body_bytes = 0
         self._target = b""
         self._refused = False
+        self._known: KnownHeads[Request] = KnownHeads()
+        self._known_under = front.limits
+        self._between = True  # the parser waits for the first byte of a head
+        self._read: list[Request] = []  # what the parser has found in one reading
         self._chunked = False
-        self._started = False
+        self.started = False  # the head of the answer is out: from then on its status cannot be changed
         self._closing = False
-        self._full = False
+        self._full = self._paused = False
         self.expires_s = front.now_s() + front.limits.header_s  # looked at by ``Sweeper``
         self._draining = False
         self.sent_bytes = 0  # of the body of the answer
@@ -95,12 +103,38 @@ class ClientConnection(asyncio.Protocol):
         """Parse; a request that is complete begins."""
         if self._refused:
             return
+        between = self._between
+        if between:
+            known = self._known.find(data)
+            if known is not None and self._read_again(data, *known):
+                return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._refuse(501, "no protocol but HTTP/1.1 is spoken here")
         except httptools.HttpParserError as error:
             self._refuse(400, f"not HTTP/1.1: {error}")
+        if between and len(self._read) == 1 and self._between and not self._refused:
+            self._learn(data, self._read[0])
+        self._read.clear()
+
+    def _read_again(self, data: bytes, known: Request, digits: bytes, body_at: int) -> bool:
+        """Take a request with a head that is known; False: it has to be parsed after all."""
+        limits = self._front.limits
+        if limits is not self._known_under:  # read again from the file meanwhile
+            self._known, self._known_under = KnownHeads(), limits
+            return False
+        if len(data) - body_at > limits.body_bytes:
+            return False
+        headers, body = with_length(known.headers, digits) if digits else known.headers, data[body_at:]
+        self._complete(Request(known.method, known.target, headers, body, True, True, self.peer, known.notes))
+        return True
+
+    def _learn(self, data: bytes, request: Request) -> None:
+        """Remember a head that asks for nothing more."""
+        plain = request.keep_alive and request.chunked_allowed
+        if plain and not any(name in _SPECIAL for name, _ in request.headers):
+            self._known.learn(data, len(request.body), msgspec.structs.replace(request, body=b""))
 
     def pause_writing(self) -> None:
         """The client's buffer is full."""
@@ -120,6 +154,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """A new head."""
+        self._between = False
         self._headers, self._body, self._target = [], [], b""
         self._header_bytes = self._body_bytes = 0
         if self._request is None:
@@ -173,6 +208,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """A request is complete."""
+        self._between = True
         if self._refused:
             return
         request = Request(
@@ -184,16 +220,21 @@ class ClientConnection(asyncio.Protocol):
             chunked_allowed=self._parser.get_http_version() != "1.0",
             client=self.peer,
         )
+        self._read.append(request)
+        self._complete(request)
+
+    def _complete(self, request: Request) -> None:
         if self._request is None:
             self._begin(request)
         elif len(self._waiting) >= PIPELINED_MAX:
             self._refuse(400, f"more than {PIPELINED_MAX} requests in advance")
         else:
             self._waiting.append(request)
+            self._paused = True
             self.transport.pause_reading()
 
     def _begin(self, request: Request) -> None:
-        self._request, self._started = request, False
+        self._request, self.started = request, False
         self.expires_s = float("inf")
         exchange = self._front.begin(request, self)
         if self._request is request:  # else it was answered at once
@@ -201,35 +242,33 @@ class ClientConnection(asyncio.Protocol):
 
     # --- answers ----------------------------------------------------------------------------------------------
 
-    @property
-    def started(self) -> bool:
-        """Whether the head of the answer is out: from then on its status cannot be changed."""
-        return self._started
+    def start(self, status: int, lines: bytes, length: int | None) -> None:
+        """Send the head; ``lines`` of headers, see ``lines_of``.
 
-    def start(self, status: int, headers: Headers, length: int | None, reason: bytes = b"") -> None:
-        """Send the head. ``length`` of the body in bytes; None when it is not known before its end."""
+        ``length`` of the body in bytes; None when it is not known before its end.
+        """
         request = self._request
         if request is None:
             return
-        self._started = True
+        self.started = True
         self.sent_bytes = 0
         self._closing = self._draining or not request.keep_alive
         self._chunked = False
-        head = [*headers]
+        framing = b""
         if length is not None:
-            head.append((b"content-length", b"%d" % length))
+            framing = b"content-length: %d\r\n" % length
         elif status in _NO_BODY or request.method == b"HEAD":
             pass
         elif request.chunked_allowed:
             self._chunked = True
-            head.append((b"transfer-encoding", b"chunked"))
+            framing = b"transfer-encoding: chunked\r\n"
         else:
             self._closing = True
         if self._closing:
-            head.append((b"connection", b"close"))
+            framing += b"connection: close\r\n"
         elif not request.chunked_allowed:
-            head.append((b"connection", b"keep-alive"))
-        self._head = response_head(status, head, reason)
+            framing += b"connection: keep-alive\r\n"
+        self._head = b"%b%b%b\r\n" % (status_line(status), lines, framing)
         if length is None:  # it may be long until there is something to send with it
             asyncio.get_running_loop().call_soon(self._flush)
 
@@ -261,11 +300,13 @@ class ClientConnection(asyncio.Protocol):
             self._begin(self._waiting.popleft())
         else:
             self.expires_s = self._idle_until_s()
-            self.transport.resume_reading()
+            if self._paused:
+                self._paused = False
+                self.transport.resume_reading()
 
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer."""
-        self.start(status, headers, len(body))
+        self.start(status, lines_of(headers), len(body))
         self.send(body)
         self.finish()
 
@@ -305,7 +346,8 @@ class ClientConnection(asyncio.Protocol):
         if self._request is None:
             body = error_body(status, message)
             head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-            self.transport.write(response_head(status, [*head, (b"connection", b"close")]) + body)
+            lines = lines_of([*head, (b"connection", b"close")])
+            self.transport.write(b"%b%b\r\n%b" % (status_line(status), lines, body))
             self.transport.close()
         else:
             self.transport.abort()

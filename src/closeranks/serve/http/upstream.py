@@ -6,11 +6,12 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Final, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 import httptools
 
-from closeranks.serve.http.head import Headers, first, objection
+from closeranks.serve.http.head import Headers, end_to_end, first, lines_of, objection, with_length
+from closeranks.serve.http.known import KnownHeads
 from closeranks.serve.http.target import Target
 
 HEAD_BYTES_MAX: Final = 64 * 1024
@@ -45,6 +46,14 @@ class Answer(Protocol):
         """The answer will never be complete."""
 
 
+class KnownAnswer(NamedTuple):
+    """A head of an answer that was seen before, on a connection that is kept."""
+
+    status: int
+    headers: Headers
+    lines: bytes  # those that go on to the client
+
+
 class UpstreamConnection(asyncio.Protocol):
     """HTTP/1.1 towards a replica; one request at a time."""
 
@@ -63,6 +72,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._head_only = False
         self._complete = False
         self._keep = False
+        self._known: KnownHeads[KnownAnswer] = KnownHeads()
+        self._between = True  # the parser waits for the first byte of a head
+        self.lines: bytes | None = None  # of this answer that go on to the client, if they are known already
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected."""
@@ -96,17 +108,45 @@ class UpstreamConnection(asyncio.Protocol):
             self.cancel()
             return
         self._heard = True
+        between = self._between and not self._head_only
+        if between:
+            known = self._known.find(data)
+            if known is not None:
+                self._read_again(data, *known)
+                return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._cut(Cut.BAD_BYTES, f"expected an answer in HTTP/1.1, got {error}")
             return
-        if self._data and self._answer is not None:
+        joined = b""
+        if self._data:
             joined = self._data[0] if len(self._data) == 1 else b"".join(self._data)
             self._data.clear()
-            self._answer.on_data(joined)
+            if self._answer is not None:
+                self._answer.on_data(joined)
         if self._complete:
+            if between:
+                self._learn(data, len(joined))
             self._end()
+
+    def _read_again(self, data: bytes, known: KnownAnswer, digits: bytes, body_at: int) -> None:
+        """Tell a whole answer whose head is known."""
+        self._headed = self._keep = True
+        self.lines = known.lines
+        if self._answer is not None:
+            self._answer.on_head(known.status, with_length(known.headers, digits) if digits else known.headers)
+        if self._answer is not None and body_at < len(data):
+            self._answer.on_data(data[body_at:])
+        if self._answer is not None:
+            self._end()
+
+    def _learn(self, data: bytes, body_bytes: int) -> None:
+        """Remember a head after which the connection is kept."""
+        headers = self._headers
+        if self._keep and not self._until_close and first(headers, b"content-length") is not None:
+            lines = lines_of(end_to_end(headers))
+            self._known.learn(data, body_bytes, KnownAnswer(self._parser.get_status_code(), headers, lines))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The replica closed, or the network did."""
@@ -124,7 +164,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """A new head."""
-        self._headers, self._head_bytes = [], 0
+        self._headers, self._head_bytes, self._between, self.lines = [], 0, False, None
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
@@ -153,6 +193,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The answer is complete, or it was one that only announces another."""
+        self._between = True
         if self._headed:
             self._complete = True
             self._keep = self._parser.should_keep_alive()  # the parser forgets it with the next byte

@@ -7,9 +7,11 @@ shows how to use each of them alone.
 from closeranks.serve.policies.admission import Admission, AdmissionSettings, rank
 from closeranks.serve.policies.affinity import Ring, cookie, digest
 from closeranks.serve.policies.answers import AnswerCache, CacheLimits, Kept, as_events, key_of, static
+from closeranks.serve.policies.avoidance import Asked, Dependencies
 from closeranks.serve.policies.breaker import VERDICTS, Breaker, BreakerSettings, State, Ticket, Verdict
 from closeranks.serve.policies.deadline import BadDeadline, Clock, inherited, passed_on
 from closeranks.serve.policies.dependency import Dependency, DependencySettings
+from closeranks.serve.policies.difference import difference
 from closeranks.serve.policies.features import Assembled, Blocked, Failed, Feature, Features, Need, Used, Value
 from closeranks.serve.policies.fleet import Fleet, Member, Question
 from closeranks.serve.policies.health import Check, Finding, Grade, HealthSettings, Judge, Standing
@@ -41,6 +43,7 @@ from closeranks.serve.policies.rewrite import rewrite
 from closeranks.serve.policies.router import Choice, Load, Router, RoutingSettings
 from closeranks.serve.policies.symptoms import SYMPTOMS, Sign, Symptom, recognise
 from closeranks.serve.policies.tenants import Quota, Tenants, TenantSettings
+from closeranks.serve.policies.timing import Timing, timings
 from closeranks.serve.policies.window import Durations, Tally
 from closeranks.serve.words import Admitted, Ask, Kind, Nowhere, Outcome, Placed, Priority, Shed, Waits
 
@@ -54,6 +57,7 @@ __all__ = [
     "Alike",
     "AnswerCache",
     "Ask",
+    "Asked",
     "Assembled",
     "BadDeadline",
     "Blocked",
@@ -65,6 +69,7 @@ __all__ = [
     "Choice",
     "Clock",
     "Course",
+    "Dependencies",
     "Dependency",
     "DependencySettings",
     "Durations",
@@ -116,6 +121,7 @@ __all__ = [
     "TenantSettings",
     "Tenants",
     "Ticket",
+    "Timing",
     "Undecided",
     "Used",
     "Value",
@@ -125,6 +131,7 @@ __all__ = [
     "as_events",
     "backoff_s",
     "cookie",
+    "difference",
     "digest",
     "fingerprint",
     "inherited",
@@ -136,6 +143,7 @@ __all__ = [
     "rewrite",
     "sampled",
     "static",
+    "timings",
     "vote",
     "warnings",
 ]

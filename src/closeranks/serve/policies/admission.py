@@ -28,6 +28,7 @@ CEILINGS: Final = (1.0, 1.0, 1.0, 1.0, 0.8, 0.8)  # of the limit, by class: batc
 _RATE_WINDOW_S: Final = 2.0
 _RATE_LEAST_S: Final = 0.5
 _TOO_MANY, _UNAVAILABLE = 429, 503
+_ADMITTED: Final = Admitted()
 
 
 class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,9 +129,9 @@ class Admission:
             reason = f"tenant {ask.tenant} has used its quota"
             return self._turn_away(now_s, Shed(status=_TOO_MANY, retry_after_s=seconds_up(wait_s), reason=reason))
         number = rank(ask)
-        if self._has_room(number, ask.cost) and not any(self._classes[before].size for before in range(number + 1)):
+        if self._has_room(number, ask.cost) and not (self._waiting and self._waits_before(number)):
             self.in_flight += ask.cost
-            return Admitted()
+            return _ADMITTED
         shed = self._objection(now_s, ask, number)
         if shed is not None:
             if quota is not None:
@@ -157,7 +158,9 @@ class Admission:
 
     def next(self, now_s: float) -> list[Ask]:
         """The requests that may begin now; they have begun."""
-        begun = []
+        begun: list[Ask] = []
+        if not self._waiting:
+            return begun
         for number, one in enumerate(self._classes):
             while one.size and self._has_room(number, 1.0):
                 entry = one.pop(now_s, self._quotas)
@@ -190,7 +193,11 @@ class Admission:
         return self._shed.total(now_s) / _RATE_WINDOW_S
 
     def _has_room(self, number: int, cost: float) -> bool:
-        return self.in_flight + cost <= max(1.0, CEILINGS[number] * self.limit) or self.in_flight <= 0
+        in_flight = self.in_flight
+        return in_flight + cost <= CEILINGS[number] * self.limit or in_flight + cost <= 1 or in_flight <= 0
+
+    def _waits_before(self, number: int) -> bool:
+        return any(self._classes[before].size for before in range(number + 1))
 
     def _objection(self, now_s: float, ask: Ask, number: int) -> Shed | None:
         one = self._classes[number]

@@ -73,7 +73,7 @@ class BreakerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         within(self, 0, 1, "share")
 
 
-class Ticket(msgspec.Struct, frozen=True):
+class Ticket(msgspec.Struct, frozen=True, gc=False):
     """Goes out with a request and comes back with its outcome."""
 
     epoch: int
@@ -87,6 +87,7 @@ class Breaker:
         self._settings = settings
         self.state = State.CLOSED
         self.epoch = 0
+        self._ticket = Ticket(0)  # of this epoch: nearly all requests go out in the same one
         self.reason = ""  # of the last opening
         self.opened = 0  # times, ever
         self._in_a_row = 0
@@ -96,6 +97,10 @@ class Breaker:
         self._until_s = 0.0  # of the opening, or of the lease
         self._open_s = settings.open_s
         self._closed_s = float("-inf")
+
+    def retune(self, settings: BreakerSettings) -> None:
+        """Other settings from now on; the state, and an opening or a window that has begun, stay as they are."""
+        self._settings = settings
 
     def blocks(self, now_s: float) -> bool:
         """Whether no request may go out, not even as a probe."""
@@ -116,7 +121,9 @@ class Breaker:
     def begin(self, now_s: float, *, at_once: bool = False) -> Ticket:
         """A request goes out; it takes the lease if there is one to take, and with ``at_once`` before its time."""
         if self.state is State.CLOSED:
-            return Ticket(self.epoch)
+            if self._ticket.epoch != self.epoch:
+                self._ticket = Ticket(self.epoch)
+            return self._ticket
         if self.wants_probe(now_s) or (at_once and not self.probing(now_s)):
             self.epoch += 1
             self.state, self._until_s = State.HALF_OPEN, now_s + self._settings.lease_s

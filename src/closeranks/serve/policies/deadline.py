@@ -37,7 +37,7 @@ class BadDeadline(ValueError):
     """A deadline header cannot be read. It is the caller's mistake; nothing was begun."""
 
 
-class Clock(msgspec.Struct, frozen=True):
+class Clock(msgspec.Struct, frozen=True, gc=False):
     """One moment on both clocks: the monotonic one that deadlines are kept on, and the calendar's."""
 
     now_s: float

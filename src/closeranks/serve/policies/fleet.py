@@ -8,7 +8,7 @@ probe through after a second. What an operator or a vote has taken out stays out
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -25,7 +25,7 @@ _NO_DOMAINS: Final[frozenset[str]] = frozenset()
 _AT_BEST, _DOUBTFUL, _BUSY, _TRIED, _DOWN, _LAST = range(6)
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class Question(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where one attempt is to go."""
 
     tier: str = ""
@@ -55,15 +55,37 @@ class Fleet:
         breaker: BreakerSettings,
         routing: RoutingSettings,
     ) -> None:
-        self._routing = routing
+        self._health, self._breaker, self._routing = health, breaker, routing
         self.members = {
             load.name: Member(load=load, tier=tier, judge=Judge(health), breaker=Breaker(breaker))
             for tier, load in replicas
         }
-        self._tiers: dict[str, list[Member]] = {}
-        for member in self.members.values():
-            self._tiers.setdefault(member.tier, []).append(member)
+        self._tiers = self._by_tier()
         self._routers = {tier: Router(routing, [m.load for m in ms]) for tier, ms in self._tiers.items()}
+
+    def adopt(self, known: Mapping[str, Member], *, judged: bool) -> None:
+        """These replicas were here before: keep what was learned of them, and the work that they are still at.
+
+        ``judged``: their checks are the same as before, so that what was found counts. Each is of its tier still.
+        """
+        for name, member in known.items():
+            new = self.members[name]
+            load = member.load
+            load.capacity, load.domain, load.standby = new.load.capacity, new.load.domain, new.load.standby
+            load.asked = 0  # choices are counted anew
+            member.breaker.retune(self._breaker)
+            if judged:
+                member.judge.retune(self._health)
+            else:
+                member.judge = new.judge
+            self.members[name] = member
+        self._tiers = self._by_tier()
+
+    def _by_tier(self) -> dict[str, list[Member]]:
+        tiers: dict[str, list[Member]] = {}
+        for member in self.members.values():
+            tiers.setdefault(member.tier, []).append(member)
+        return tiers
 
     def place(self, now_s: float, question: Question) -> Placed | Nowhere:
         """The replica for an attempt."""

@@ -91,6 +91,10 @@ class Judge:
         self._doubt_s = 0.0
         self.spotless = True  # neither down nor in doubt: what nearly every request finds
 
+    def retune(self, settings: HealthSettings) -> None:
+        """Other settings from now on; the judgement stays."""
+        self._settings = settings
+
     # --- checks -----------------------------------------------------------------------------------------------------
 
     def due(self, now_s: float, checks: tuple[Check, ...]) -> tuple[Check, ...]:

@@ -56,6 +56,7 @@ class Hedging:
 
     def __init__(self, settings: HedgingSettings) -> None:
         self._settings = settings
+        self.enabled = settings.enabled
         self._seen: dict[Alike, _Seen] = {}
 
     def heard(self, now_s: float, alike: Alike, took_s: float) -> None:

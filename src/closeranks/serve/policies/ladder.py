@@ -57,11 +57,12 @@ class LadderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     timing: HysteresisSettings = HysteresisSettings()
     passes: int = 3  # trials in a row that open the way up, and exercises that verify a level
     exercise_s: float = 600.0
+    compare_share: float = 0.0  # of the whole answers of full service: had again from a level, to measure it
     level: tuple[LevelSettings, ...] = ()
 
     def __post_init__(self) -> None:
         within(self, 0, 1e9, "p99_s", "queue_s", "dependency_s")
-        within(self, 0, 1, "error_rate", "margin")
+        within(self, 0, 1, "error_rate", "margin", "compare_share")
         positive(self, "passes", "exercise_s")
 
 
@@ -183,15 +184,18 @@ class Ladder:
                 return Course(level, reason=reason)
         return Course(self.level, reason=self.reason)
 
-    def ended(self, now_s: float, course: Course, latency_s: float | None) -> Moved | None:
-        """A request was served so, its first byte after ``latency_s``; None: it was not served."""
+    def ended(self, now_s: float, course: Course, latency_s: float | None, *, less: bool = False) -> Moved | None:
+        """A request was served so, its first byte after ``latency_s``; None: it was not served.
+
+        ``less``: what its level gives was not given in full, for a reason of its own.
+        """
         state = self.levels[course.level]
         met = self._meets(state.settings, latency_s)
         self._note(now_s, state, met=met)
         if latency_s is not None:
             state.served += 1
             self._all.add(now_s)
-            if course.level:
+            if course.level or less:
                 self._less.add(now_s)
         if not course.trial or course.level != self.level - 1:
             return None

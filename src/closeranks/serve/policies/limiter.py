@@ -60,10 +60,11 @@ class Limiter:
         self._dropped_s = float("-inf")
         self._searching = True  # nothing has spoken against more: the limit grows quickly, as TCP's slow start
 
-    def resize(self, capacity: float) -> None:
-        """Replicas have come or gone: the limit goes along, what was learned of latency stays."""
-        self.limit *= max(1.0, capacity) / self._capacity
-        self._capacity = max(1.0, capacity)
+    def retune(self, settings: LimiterSettings, capacity: float) -> None:
+        """Other settings, or other replicas: the limit goes along, what was learned of latency stays."""
+        wanted = self.limit * max(1.0, capacity) / self._capacity
+        self._settings, self._capacity = settings, max(1.0, capacity)
+        self._set(wanted)
 
     def took(self, now_s: float, latency_s: float, in_flight: float) -> None:
         """A request was answered after ``latency_s``; ``in_flight`` of them were."""
@@ -80,8 +81,10 @@ class Limiter:
 
         At most one step in the time that an answer takes: what was sent before a step cannot show its effect.
         """
+        if outcome is not Outcome.BUSY and outcome is not Outcome.SLOW:
+            return
         pause_s = max(_STEP_LEAST_S, min(self.usual_s or 0.0, self._settings.window_s))
-        if outcome in (Outcome.BUSY, Outcome.SLOW) and now_s >= self._dropped_s + pause_s:
+        if now_s >= self._dropped_s + pause_s:
             self._dropped_s, self._searching = now_s, False
             self._set(self.limit * _DROP)
 

@@ -9,7 +9,7 @@ Only what has one right answer can be compared: greedy or seeded requests, on re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from random import Random
 from typing import Any
 
@@ -84,6 +84,12 @@ class Quarantine:
         self._settings = settings
         self._passes: dict[str, int] = {}
         self.reasons: dict[str, str] = {}
+
+    def retune(self, settings: RedundancySettings, staying: Collection[str]) -> None:
+        """Other settings from now on; a replica that does not stay takes its quarantine along."""
+        self._settings = settings
+        for replica in set(self.reasons) - set(staying):
+            self.release(replica)
 
     def __contains__(self, replica: object) -> bool:
         return replica in self.reasons

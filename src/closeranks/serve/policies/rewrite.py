@@ -24,9 +24,9 @@ def rewrite(request: dict[str, Any], level: LevelSettings) -> dict[str, Any]:
     if isinstance(messages, list) and (level.messages or level.drop_tools):
         smaller["messages"] = _shortened(messages, level)
     if level.max_tokens:
-        named = [key for key in _TOKENS if isinstance(smaller.get(key), int)]
-        for key in named or ["max_tokens"]:
-            smaller[key] = min(smaller.get(key, level.max_tokens), level.max_tokens)
+        named = {key: smaller[key] for key in _TOKENS if isinstance(smaller.get(key), int)}
+        for key, wanted in (named or {"max_tokens": level.max_tokens}).items():  # null is no limit
+            smaller[key] = min(wanted, level.max_tokens)
     if level.results:
         for key in _RESULTS:
             if isinstance(smaller.get(key), int):

@@ -56,22 +56,24 @@ class Router:
     def __init__(self, settings: RoutingSettings, loads: Sequence[Load]) -> None:
         self._settings = settings
         self._ring = Ring({load.name: load.capacity for load in loads})
+        self._standbys = any(load.standby for load in loads)
         self._choices = 0
 
     def choose(self, usable: Sequence[Load], session: str = "", failed_domains: frozenset[str] = frozenset()) -> Choice:
         """One of ``usable``, which must not be empty."""
         self._choices += 1
-        candidates = [load for load in usable if not load.standby] or usable
         reason: Literal["least outstanding work", "standby"] = "least outstanding work"
-        if candidates[0].standby:
-            reason = "standby"
+        candidates = usable
+        if self._standbys:
+            candidates = [load for load in usable if not load.standby] or usable
+            reason = "standby" if candidates[0].standby else reason
         if failed_domains:
             candidates = [load for load in candidates if load.domain not in failed_domains] or candidates
         choice = None
         if session and len(candidates) > 1:
             choice = self._by_session(candidates, session)
         if choice is None:
-            choice = Choice(min(candidates, key=_by_work), reason)
+            choice = Choice(min(candidates, key=_by_work) if len(candidates) > 1 else candidates[0], reason)
         choice.load.asked = self._choices
         return choice
 

@@ -70,6 +70,7 @@ class Tenants:
 
     def __init__(self, settings: Sequence[TenantSettings]) -> None:
         self._by_name = {tenant.name: tenant for tenant in settings}
+        self._nobody = TenantSettings(name="")
         self._by_key = {key.lower(): tenant for tenant in settings for key in tenant.keys_sha256}
 
     def of(self, headers: Iterable[tuple[bytes, bytes]], tenant_header: bytes) -> TenantSettings:
@@ -85,7 +86,7 @@ class Tenants:
         known = self._by_name.get(claimed)
         if known is None or known.keys_sha256:
             # A name that is not declared, or not proven, gets no more than anybody; it still queues on its own.
-            return TenantSettings(name=f"?{claimed}" if claimed else "")
+            return TenantSettings(name=f"?{claimed}") if claimed else self._nobody
         return known
 
 

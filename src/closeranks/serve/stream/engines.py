@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from closeranks.serve.foreign import decode
 from closeranks.serve.relay import Exactness, Finished, NoResume, Plan, Prepare, Resume
 from closeranks.serve.stream.chunks import NativeReader, OpenAiReader, Reader
 from closeranks.serve.stream.request import StreamRequest
@@ -40,7 +41,7 @@ class KnownPrompt:
     def note_text(self, answer: bytes) -> None:
         """The answer to ``template_question``; anything else leaves the text unknown."""
         try:
-            said = msgspec.json.decode(answer) if answer else None
+            said = decode(answer) if answer else None
         except msgspec.DecodeError:
             return
         text = said.get("prompt") if isinstance(said, dict) else None
@@ -94,7 +95,7 @@ class Continuation:
 
     def _note_tokens(self, answer: bytes) -> None:
         try:
-            said = msgspec.json.decode(answer)
+            said = decode(answer)
         except msgspec.DecodeError:
             return
         tokens = said.get("tokens") if isinstance(said, dict) else None
@@ -121,8 +122,12 @@ class Continuation:
         prompt = self._prompt.text if chat else self._request.body.get("prompt")
         begin = prompt if isinstance(prompt, list) else [prompt]
         body = {**self._sampling(), "prompt": [*begin, *self._ids], "stream": True, "return_tokens": True}
-        exactness = Exactness.INVARIANT if self._invariant else Exactness.BEST_EFFORT
-        return _resume(b"/completion", body | _limit("n_predict", left), exactness)
+        if not self._invariant:
+            return _resume(b"/completion", body | _limit("n_predict", left), Exactness.BEST_EFFORT)
+        # What another answer has left in the cache is reused where it begins alike, and what follows then lies at other
+        # places of it: sums are grouped otherwise, and a near tie may fall otherwise.
+        body["cache_prompt"] = False
+        return _resume(b"/completion", body | _limit("n_predict", left), Exactness.INVARIANT)
 
     def _by_text(self, engine: str, left: int | None) -> Plan:
         body, text = dict(self._request.body), self._choice.text

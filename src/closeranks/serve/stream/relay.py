@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from closeranks.serve.foreign import decode
 from closeranks.serve.relay import Exactness, Finished, NoResume, Plan, Prepare, Resume
 from closeranks.serve.sessions.record import Entry
 from closeranks.serve.stream.chunks import Addition, BadChunk, Delta, OpenAiReader, Reader
@@ -68,7 +69,7 @@ class CompletionsRelay:
             if data == _DONE:
                 self.seen.done = True
                 continue
-            chunk = msgspec.json.decode(data)
+            chunk = decode(data)
             if not isinstance(chunk, dict):
                 raise BadChunk("expected chunks that are objects")
             addition = reader.read(chunk)
@@ -213,7 +214,7 @@ class CompletionsRelay:
         return self._labelled(event.raw, addition.deltas)
 
     def _read(self, data: bytes) -> Addition:
-        chunk = msgspec.json.decode(data)
+        chunk = decode(data)
         if not isinstance(chunk, dict):
             raise BadChunk("expected a chunk that is an object")
         addition = self._reader.read(chunk)

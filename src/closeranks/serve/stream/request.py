@@ -6,6 +6,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from closeranks.serve.foreign import decode
+
 _GUIDES: Final = (
     "grammar",
     "json_schema",
@@ -43,11 +45,13 @@ class StreamRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse(target: bytes, raw: bytes) -> StreamRequest | None:
     """The request, if it asks for a stream of completions; anything else is None, bad JSON included."""
+    if b"stream" not in raw and b"\\" not in raw:
+        return None  # the word is not there, nor anything that could spell it
     path = target.partition(b"?")[0]
     if not path.endswith(b"/completions"):
         return None
     try:
-        body = msgspec.json.decode(raw)
+        body = decode(raw)
     except msgspec.DecodeError:
         return None
     if not isinstance(body, dict) or body.get("stream") is not True:

@@ -1,0 +1,144 @@
+"""Many nodes that fall silent at once, and nodes that are given up, seen from the coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from closeranks.authority.record import Record
+from closeranks.cluster import mind as cluster_mind
+from closeranks.cluster import second_paths
+from closeranks.cluster.absence import Absences
+from closeranks.cluster.attendance import Attendee
+from closeranks.cluster.coordinator import Coordinator
+from closeranks.cluster.mind import Mind
+from closeranks.decide.protocol import NodeJoined
+from closeranks.nodes import words
+from closeranks.nodes.link import End, Ended
+from closeranks.nodes.probes import Finding, Probed
+from closeranks.run.options import RunOptions
+
+NODES = 200
+
+
+class Line:
+    """A connection in name only. Its end is told from the loop, as that of a real one is."""
+
+    def __init__(self) -> None:
+        self.ears = None
+        self.end = None
+
+    def send(self, word) -> None:
+        pass
+
+    send_frames = send
+
+    def abort(self, reason: str) -> None:
+        self.end = End(Ended.CUT, reason)
+        asyncio.get_running_loop().call_soon(self.ears.on_closed, self.end)
+
+
+def introduced(node: str) -> words.Introduction:
+    return words.Introduction(
+        run="r", node=node, boot="b", slots=2, host="127.0.0.1", probe_port=1, domains={}, hostname=node
+    )
+
+
+def scene(tmp_path, **changes):
+    tenure = SimpleNamespace(
+        record=Record(procs_reserved=1_000_000), nodes_in_doubt=(), predecessor_s=0.0, epoch=1, admits=True
+    )
+    options = RunOptions(target="train.py", seats=2 * NODES, nnodes=NODES, run_dir=str(tmp_path), **changes)
+    return tenure, SimpleNamespace(node="n0", run="r", keys=None), options
+
+
+@pytest.fixture
+def probes(monkeypatch):
+    """Whom the leader looked for; nobody is ever found."""
+    asked = []
+
+    async def never(*_):
+        await asyncio.get_running_loop().create_future()
+
+    async def probe(_address, _keys, wanted, _within_s):
+        asked.append(wanted.node)
+        await never()
+        return Probed(Finding.UNREACHABLE, "")
+
+    monkeypatch.setattr(second_paths, "probe", probe)
+    monkeypatch.setattr(second_paths, "keep_vigil", never)
+    return asked
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_a_node_that_was_given_up_is_looked_for_no_more(tmp_path, probes):
+    # Cutting its connection looked like one more silence: it was probed five times a second until the run ended,
+    # and a leader that had given up hundreds did nothing else.
+    async def part() -> None:
+        coordinator, line = Coordinator(*scene(tmp_path), "the first"), Line()
+        line.ears = coordinator.hear(line)
+        line.ears.on_word(introduced("n1"))
+        line.ears.on_word(words.Report(procs=(), ended=(), closed_step=-1))
+        line.ears.on_word(words.Farewell(reason=""))
+        await settle()
+        assert line.end is not None
+        assert len(asyncio.all_tasks()) == 2  # this one, and the vigil that is being begun
+
+    asyncio.run(part())
+    assert probes == []
+
+
+def test_a_leader_that_was_deposed_looks_for_nobody(tmp_path, probes):
+    async def step_down() -> None:
+        coordinator = Coordinator(*scene(tmp_path), "the first")
+        for node in ("n1", "n2"):
+            line = Line()
+            line.ears = coordinator.hear(line)
+            line.ears.on_word(introduced(node))
+        line.ears.on_closed(End(Ended.LOST, ""))
+        await settle()
+        coordinator.let_go()
+        await settle()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(step_down())
+    assert probes == ["n2"]
+
+
+def test_however_many_nodes_are_silent_few_are_probed_at_a_time(tmp_path, probes):
+    async def lose_a_switch() -> None:
+        tenure, *others = scene(tmp_path)
+        attendees: dict[str, Attendee] = {}
+        absences = Absences(attendees, tenure, tuple(others), lambda *_: None)
+        for k in range(1, NODES):
+            one = attendees[f"n{k}"] = Attendee(node=f"n{k}", boot="b", introduction=introduced(f"n{k}"))
+            absences.hung_up(one, End(Ended.LOST, ""))
+        await settle()
+        assert len(probes) == second_paths._AT_ONCE
+        absences.let_go()
+
+    asyncio.run(lose_a_switch())
+
+
+def test_room_is_counted_once_for_all_silent_nodes_until_something_changes(tmp_path, monkeypatch):
+    # Counted anew for each of 250 nodes ten times a second it took a whole core, and while it did more fell silent.
+    counted = []
+    monkeypatch.setattr(cluster_mind, "room", lambda state: counted.append(state) or ROOM(state))
+    tenure, _, options = scene(tmp_path)
+    mind = Mind(options, tenure)
+    monkeypatch.setattr(mind, "_register", cluster_mind.Register)
+    mind.begin()
+    for _ in range(3):
+        assert all(mind.has_room(f"n{k}") for k in range(NODES)) is False  # no node has come yet
+    mind.step(NodeJoined(node="n1", slots=2 * NODES + 2, domains={}, host="h"))
+    assert mind.has_room("n2") and not mind.has_room("n1")
+    assert len(counted) == 2
+
+
+ROOM = cluster_mind.room
