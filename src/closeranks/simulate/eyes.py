@@ -69,14 +69,14 @@ def _taught(bounds: Bounds, step_s: float, steps: int) -> Watch:
 def roll_call_of(bounds: Bounds) -> Sighting:
     """How a process that froze is found, in any phase. It had just moved: one that had not is found sooner."""
     roll, now_s = roll_call.Roll(bounds=bounds), 0.0
-    readings = {0: _reading(0.0, 0, waits=False, rehearsed_s=0.0)}
+    readings, silent = {0: _reading(0.0, 0, waits=False, rehearsed_s=0.0)}, roll_call.Answer(answered=False, busy=False)
     while True:
         now_s += LOOK_S
         roll, calls = roll_call.look(roll, readings, round(now_s * 1e9))
         if calls:
             now_s += 2 * ANSWER_S  # whoever does not answer is asked again, and looked at meanwhile
-            roll, found = roll_call.heard(roll, 0, round(now_s * 1e9), answered=False, busy=False)
-            if found is not None:
+            roll, frozen = roll_call.heard(roll, {0: silent}, round(now_s * 1e9))
+            for found in frozen:
                 return Sighting(after_s=now_s, detail=_FROZEN, silent_s=found.silent_s, allowed_s=found.allowed_s)
 
 
