@@ -2,7 +2,8 @@
 
 They play the whole of their part: they take the seats that the coordinator gives them, train, and close a step with
 every beat. Reads the coordinator's address from standard input; prints a line of JSON when all seats train, and
-one more, with what went wrong until then, when standard input is closed.
+one more, with what went wrong until then, when standard input is closed. What they are told to write down
+is taken and left unread: on machines of their own each would read it once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import resource
 import sys
 import time
 from typing import Any
+
+import msgspec
 
 from closeranks.decide.protocol import (
     BeginTerm,
@@ -38,18 +41,28 @@ from closeranks.nodes.words import (
     Address,
     Beat,
     ClosedHere,
+    Committer,
+    Confirm,
+    Confirmed,
+    Dismissed,
     Do,
-    FromCoordinator,
+    FromSaver,
     Granted,
     Heard,
     Introduction,
+    Memo,
     OpenStore,
+    Probe,
     Reach,
     Reached,
     Report,
+    ReportAgain,
     SeatFacts,
     SeatSign,
+    StepClosedEverywhere,
+    StopAt,
     TermStoreOpened,
+    TurnedAway,
     Welcome,
 )
 from closeranks.signs import Doing, Reading
@@ -57,6 +70,34 @@ from closeranks.signs import Doing, Reading
 SEATS = 8
 LOCAL = "127.0.0.1"
 STEP_S = 0.9
+OWN_S = 0.6  # of a step, before its last collective
+
+
+class Notes(msgspec.Struct, frozen=True, tag="Notes", tag_field="word"):
+    """As in ``words.py``, left unread."""
+
+    events: msgspec.Raw
+    stamp: msgspec.Raw
+
+
+FromCoordinator = (
+    Welcome
+    | TurnedAway
+    | ReportAgain
+    | Granted
+    | Do
+    | Notes
+    | StopAt
+    | OpenStore
+    | Reach
+    | Probe
+    | Confirm
+    | Memo
+    | Dismissed
+    | FromSaver
+    | StepClosedEverywhere
+    | Committer
+)
 
 
 class Node:
@@ -102,6 +143,8 @@ class Node:
                 connection.send(TermStoreOpened(term=word.term, address=Address(host=LOCAL, port=1)))
             case Reach():
                 connection.send(Reached(nonce=word.nonce))
+            case Confirm():
+                connection.send(Confirmed(proc=word.proc, answered=True, busy=False, routine=word.routine))
             case Do():
                 self._carry_out(connection, word.decision)
 
@@ -138,7 +181,8 @@ class Node:
         closed: tuple[ClosedHere, ...] = ()
         if self.trains.is_set():
             self._step += 1
-            closed = (ClosedHere(step=self._step, duration_s=STEP_S),)
+            own_s = {proc: self._draw.gauss(OWN_S, OWN_S / 50) for proc in self._seats}
+            closed = (ClosedHere(step=self._step, duration_s=STEP_S, own_s=own_s, period_s=self._beat_s),)
         beat = Beat(
             number=self._number,
             sent_ns=time.monotonic_ns(),
@@ -169,7 +213,11 @@ class Node:
             grad_norm=1.4142,
             rehearsed_ns=310_000_000,
         )
-        return tuple(SeatSign(proc=proc, seat=seat, asked=False, reading=reading) for proc, seat in self._seats.items())
+        sections_s = {"data": 0.05 * step, "forward": 0.2 * step, "backward": 0.4 * step}
+        return tuple(
+            SeatSign(proc=proc, seat=seat, asked=False, reading=reading, sections_s=sections_s)
+            for proc, seat in self._seats.items()
+        )
 
     def _down(self, _end: End) -> None:
         self.missed += 1

@@ -3,6 +3,7 @@
 import dataclasses
 
 import msgspec
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.serve.test_fuzz import HEAD, POINTS, QUICK, Desk, Listener, NoPool, Wire, cut
@@ -103,7 +104,7 @@ def test_limits_that_were_read_again_hold_for_heads_that_are_known():
 
 @QUICK
 @given(st.lists(st.sampled_from([
-    ANSWER % (3, b"abc"), ANSWER % (0, b""), ANSWER % (12, b"a longer one"), ANSWER % (2, b"abc"),
+    ANSWER % (3, b"abc"), ANSWER % (0, b""), ANSWER % (12, b"a longer one"),
     b"HTTP/1.1 204 X\r\n\r\n", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
     b"HTTP/1.1 100 Continue\r\n\r\n" + ANSWER % (3, b"abc"), b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nabc",
 ]), max_size=6), st.booleans())  # fmt: skip
@@ -124,6 +125,22 @@ def test_answers_mean_the_same_to_a_connection_that_remembers_no_heads(answers, 
     forgetful = UpstreamConnection(NoPool())
     forgetful._known = Forgetful()
     assert told(UpstreamConnection(NoPool())) == told(forgetful)
+
+
+@pytest.mark.parametrize("before", [[], [ANSWER % (3, b"abc")]], ids=["the first", "a head that is known"])
+@pytest.mark.parametrize("readings", [[ANSWER % (2, b"abc")], [ANSWER % (2, b"ab"), b"c"]], ids=["at once", "later"])
+def test_a_connection_that_says_more_than_it_announced_is_closed_and_the_rest_goes_to_nobody(before, readings):
+    wire, listener = Wire(), Listener()
+    made = UpstreamConnection(NoPool())
+    made.connection_made(wire)
+    for answer in before:
+        made.request(b"", Listener())
+        made.data_received(answer)
+    made.request(b"", listener)
+    for reading in readings:
+        made.data_received(reading)
+    assert wire.closed
+    assert b"c" not in listener.body
 
 
 def test_a_connection_whose_heads_are_all_different_is_no_longer_learned_from():

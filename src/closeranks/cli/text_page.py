@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TextIO
 FILE_WIDTH: Final = 120  # of a file or a pipe, which has none of its own
 _STYLES: Final = {"bold": "1", "dim": "2", "italic": "3", "warning": "1;33"}
 _ESCAPE: Final = re.compile("\x1b\\[[0-9;]*m")
-_NARROWEST: Final = 8  # a column is not made narrower than this while a wider one is left
+_NARROWEST: Final = 4  # a column is not made narrower than this while a wider one is left
 
 
 class _Box(NamedTuple):

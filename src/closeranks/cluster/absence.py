@@ -135,7 +135,8 @@ class Absences:
         true a moment ago still is, for grants that all have acknowledged stay acknowledged.
         """
         now_s, nodes, doubtful = time.monotonic(), self._tenure.record.nodes, self._tenure.nodes_in_doubt
-        if self._counted[:2] != (nodes, doubtful) or now_s > self._counted[2] + _COUNTED_S:
+        counted, also, at_s, _ = self._counted
+        if counted is not nodes or also is not doubtful or now_s > at_s + _COUNTED_S:
             every = {*nodes, *doubtful}
             times = [NEVER_S if (a := self._attendees.get(n)) is None else a.acknowledged_s for n in every]
             self._counted = (nodes, doubtful, now_s, min(times, default=NEVER_S))

@@ -36,6 +36,7 @@ class Mind:
         self._state: State | None = None
         self._memo: Memo | None = None  # the newest that was sent
         self._memos = 0
+        self._told_of: State | None = None  # the state that the memo was last looked at for
         self._room: tuple[State, Room] | None = None  # of the state that it was worked out for
 
     @property
@@ -96,8 +97,10 @@ class Mind:
 
     def new_memo(self) -> words.Memo | None:
         """What the next coordinator will want, where it has changed."""
-        now_s = time.monotonic()
-        memo = memo_of(self.state, now_s)
+        if self._told_of is self.state:
+            return None
+        self._told_of = self.state
+        memo = memo_of(self.state, time.monotonic())
         if self._memo is not None and not worth_sending(self._memo, memo):
             return None
         self._memo = memo

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from closeranks.decide.protocol import StepDone
 from closeranks.nodes.words import Beat, ClosedHere, SeatSign
@@ -77,28 +76,22 @@ class Steps:
         )
 
 
-class _Seat(NamedTuple):
-    """What one process shows."""
-
-    proc: int
-    seat: int
-    reading: Reading
-
-
 class Signs:
     """The newest vitals of all seats, in the coordinator's clock."""
 
     def __init__(self) -> None:
         self._shift_ns: dict[tuple[str, str], int] = {}  # by node and boot: what its clock is behind ours
         self._signs: dict[str, tuple[SeatSign, ...]] = {}
-        self._seats: dict[str, list[_Seat]] = {}  # of the same, those that were not told to end
+        self._seats: dict[
+            str, list[tuple[int, int, Reading]]
+        ] = {}  # process, seat and vitals of those that were not told to end
 
     def take(self, node: str, boot: str, beat: Beat, now_ns: int) -> None:
         """A beat. The shift is measured once: were it measured anew, a delay would look like a move."""
         shift_ns = self._shift_ns.setdefault((node, boot), now_ns - beat.sent_ns)
         self._signs[node] = beat.signs
         self._seats[node] = [
-            _Seat(sign.proc, sign.seat, _shifted(sign.reading, shift_ns)) for sign in beat.signs if not sign.asked
+            (sign.proc, sign.seat, _shifted(sign.reading, shift_ns)) for sign in beat.signs if not sign.asked
         ]
 
     def forget(self, node: str) -> None:
@@ -120,4 +113,5 @@ class Signs:
 
 
 def _shifted(reading: Reading, shift_ns: int) -> Reading:
-    return Reading(reading.moved_ns + shift_ns, *reading[1:])  # half the time of _replace, for thousands a second
+    moved_ns, *rest = reading  # a third of the time that _replace takes, for thousands of them a second
+    return Reading._make((moved_ns + shift_ns, *rest))

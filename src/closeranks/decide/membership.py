@@ -285,7 +285,7 @@ def begin_term(turn: Turn) -> None:
         incarnations.append(incarnation)
         if proc.stage in (Stage.JOINED, Stage.WARM):
             turn.note(ProcessSeated(proc=proc.proc, seat=seat, incarnation=incarnation))
-        turn.stage(proc, Stage.SEATED, term=term, groups="", digest="")
+    turn.stage_all(members.values(), Stage.SEATED, term=term, groups="", digest="")
     numbers = tuple(p.proc for p in members.values())
     nodes = tuple(p.node for p in members.values())
     turn.note(TermBegan(term=term, members=numbers, nodes=nodes if any(nodes) else ()))
@@ -297,7 +297,7 @@ def go_on(turn: Turn) -> None:
     """All members hold verified state: train."""
     fresh = not turn.state.group.looped
     turn.enter(Life.RUNNING)
-    for proc in occupants(turn.state).values():
-        turn.stage(proc, Stage.BUILDING if fresh else Stage.RESUMING, holds_state=True, brought=None)
+    stage = Stage.BUILDING if fresh else Stage.RESUMING
+    turn.stage_all(occupants(turn.state).values(), stage, holds_state=True, brought=None)
     turn.phase(Phase.VERIFY)
     turn.decide(GoOn(term=turn.state.group.term))

@@ -247,7 +247,8 @@ def _gathering_late(turn: Turn) -> None:
 
 def _resuming_late(turn: Turn) -> None:
     allowed_s = turn.state.settings.deadlines.resume_s
-    resuming = [p for p in membership.occupants(turn.state).values() if p.stage is Stage.RESUMING]
+    seated = (p for p in turn.state.procs.values() if p.stage is Stage.RESUMING and p.seat is not None)
+    resuming = sorted(seated, key=lambda p: p.seat or 0)
     _isolate_late(turn, resuming, "did not open an attempt after it was told to go on", allowed_s)
     _confirming_late(turn)
 

@@ -141,8 +141,9 @@ def observe(watch: Watch, readings: Mapping[int, Reading], now_ns: int) -> tuple
     told = watch.told_standstill and not moved
     watch = replace(watch, learned=learned, tracks=tracks, told_standstill=told)
     findings: list[Finding] = list(changes)
-    for term in {r.term for r in readings.values()}:
-        members = {proc: r for proc, r in readings.items() if r.term == term}
+    terms = {r.term for r in readings.values()}
+    for term in terms:
+        members = readings if len(terms) == 1 else {proc: r for proc, r in readings.items() if r.term == term}
         watch, found = _judge(watch, members, now_ns)
         findings += found
     return watch, tuple(findings)
@@ -254,7 +255,9 @@ def _learned_s(watch: Watch, reading: Reading, closed_step: int) -> float:
 
 
 def _follow(watch: Watch, readings: Mapping[int, Reading]) -> tuple[Mapping[Phase, Gaps], Mapping[int, Track], bool]:
-    learned, tracks, moved = dict(watch.learned), {}, len(readings) != len(watch.tracks)
+    tracks: dict[int, Track] = {}
+    gaps_s: dict[Phase, list[float]] = {}  # that are new
+    moved = len(readings) != len(watch.tracks)
     for proc, reading in readings.items():
         track = watch.tracks.get(proc)
         if track is not None and track.reading is reading:
@@ -267,12 +270,18 @@ def _follow(watch: Watch, readings: Mapping[int, Reading]) -> tuple[Mapping[Phas
         moved = True
         tracks[proc] = Track(reading=reading)
         if track is not None and _tells(track.reading, reading):
-            phase = _phase(track.reading)
-            gaps = learned.get(phase, Gaps())
             gap_s = (reading.moved_ns - track.reading.moved_ns) / 1e9
-            kept = (*gaps.gaps_s, gap_s)[-watch.bounds.window_gaps :]
-            learned[phase] = replace(gaps, gaps_s=kept, fresh=gaps.fresh + 1)
-    return learned, tracks, moved
+            gaps_s.setdefault(_phase(track.reading), []).append(gap_s)
+    return _with_gaps(watch, gaps_s), tracks, moved
+
+
+def _with_gaps(watch: Watch, news_s: Mapping[Phase, list[float]]) -> Mapping[Phase, Gaps]:
+    learned = dict(watch.learned)
+    for phase, new_s in news_s.items():
+        gaps = learned.get(phase, Gaps())
+        kept = (*gaps.gaps_s, *new_s)[-watch.bounds.window_gaps :]
+        learned[phase] = replace(gaps, gaps_s=kept, fresh=gaps.fresh + len(new_s))
+    return learned
 
 
 def _tells(before: Reading, after: Reading) -> bool:

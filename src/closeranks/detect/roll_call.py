@@ -76,6 +76,8 @@ def look(roll: Roll, readings: Mapping[int, Reading], now_ns: int) -> tuple[Roll
     silences: dict[int, _Silence] = {}
     calls: list[Call] = []
     for proc, reading in readings.items():
+        if now_ns - reading.moved_ns < patience_ns:  # nearly all of them, and there may be thousands
+            continue
         silence = roll.silences.get(proc)
         if silence is None or silence.moved_ns != reading.moved_ns:
             since_ns = max(reading.moved_ns, roll.woke_ns)

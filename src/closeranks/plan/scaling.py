@@ -142,6 +142,5 @@ def peak_of(useful: Callable[[float], float]) -> Peak:
             right = low + _GOLDEN * (high - low)
             at_right = useful(math.exp(right))
     count = max(map(math.exp, (*ends, (low + high) / 2)), key=useful)
-    return Peak(
-        count=count, throughput=useful(count), efficiency=useful(count) / count, limited=best < _GRID_POINTS - 1
-    )
+    most = useful(count)
+    return Peak(count=count, throughput=most, efficiency=most / count, limited=best < _GRID_POINTS - 1)

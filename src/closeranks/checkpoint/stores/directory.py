@@ -200,7 +200,7 @@ class DirectoryStore:
                 if error.errno not in UNSUPPORTED:
                     raise
                 self._folders.note_no_fsync(error, "files")
-            # A write that was cut short by whatever lies below, and said to be whole, is found where it can be repeated.
+            # What was cut short below, and said to be whole, is found where it can still be repeated.
             if self._files.find_open(fd).length != sum(part.nbytes for part in parts):
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
         finally:

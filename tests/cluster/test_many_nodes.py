@@ -1,4 +1,4 @@
-"""Many nodes that fall silent at once, and nodes that are given up, seen from the coordinator."""
+"""Many nodes: what they cost their coordinator when they come, fall silent at once, and are given up."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from closeranks.cluster.attendance import Attendee
 from closeranks.cluster.coordinator import Coordinator
 from closeranks.cluster.mind import Mind
 from closeranks.decide.protocol import NodeJoined
+from closeranks.events import NodeGone
+from closeranks.frames import Decoder
 from closeranks.nodes import words
 from closeranks.nodes.link import End, Ended
 from closeranks.nodes.probes import Finding, Probed
@@ -29,11 +31,14 @@ class Line:
     def __init__(self) -> None:
         self.ears = None
         self.end = None
+        self.told = []
+        self._decoder = Decoder(words.FromCoordinator)
 
     def send(self, word) -> None:
-        pass
+        self.told.append(word)
 
-    send_frames = send
+    def send_frames(self, frames: bytes) -> None:
+        self.told += self._decoder.feed(frames)
 
     def abort(self, reason: str) -> None:
         self.end = End(Ended.CUT, reason)
@@ -75,6 +80,23 @@ def probes(monkeypatch):
 async def settle() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
+
+
+def test_what_is_noted_in_one_moment_travels_in_one_word_and_is_numbered_on(tmp_path):
+    # A job of 250 nodes that started sent each of them a word for every node and every seat.
+    async def start() -> list[words.Notes]:
+        coordinator, line = Coordinator(*scene(tmp_path), "the first"), Line()
+        line.ears = coordinator.hear(line)
+        line.ears.on_word(introduced("n1"))
+        for nodes in (NODES, 1):
+            for k in range(nodes):
+                coordinator._note(NodeGone(node=f"n{k}", boot="b", detail=""))
+            await settle()
+        return [word for word in line.told if isinstance(word, words.Notes)]
+
+    many, one = asyncio.run(start())
+    assert [event.node for event in many.events] == [f"n{k}" for k in range(NODES)]
+    assert (many.stamp.seq, one.stamp.seq, len(one.events)) == (0, NODES, 1)
 
 
 def test_a_node_that_was_given_up_is_looked_for_no_more(tmp_path, probes):
