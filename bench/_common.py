@@ -101,6 +101,14 @@ def ratio_of_medians(above: Sequence[float], below: Sequence[float], seed: int =
     return Ratio(statistics.median(above) / statistics.median(below), ratios[cut], ratios[-cut - 1])
 
 
+def median_bounds(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """95 % bootstrap bounds of the median."""
+    draw = random.Random(seed)
+    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    cut = RESAMPLES // 40
+    return medians[cut], medians[-cut - 1]
+
+
 def control(values: Sequence[float]) -> Ratio:
     """The A/A control: one side against itself, its odd measurements over its even ones; 1 where nothing drifts."""
     return ratio_of_medians(values[1::2] or values, values[::2])

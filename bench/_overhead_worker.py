@@ -1,6 +1,7 @@
 """The training run of bench/overhead.py; seat 0 writes the time of every step to OUT as JSON.
 
-``toggled`` switches supervision off and on in alternating blocks of steps, inside one process and one process group.
+``toggled`` switches supervision off and on in alternating blocks of steps, inside one process and one process group;
+``guarded`` does so with the guard, under supervision.
 """
 
 from __future__ import annotations
@@ -72,23 +73,35 @@ class Supervision:
             setattr(owner, name, supervised if on else bare)
 
 
+class Guarding:
+    """Watches attempts before they are applied, or does not."""
+
+    def __init__(self, job: cr.Job) -> None:
+        self._held = job.held
+
+    def switch(self, *, on: bool) -> None:
+        """Watch the next step, or do not."""
+        self._held.guard = cr.Guard() if on else cr.Guard(level="off")
+
+
 def under_closeranks(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Steps with the library; ``toggled``: with supervision on in every second block only."""
+    """Steps with the library; ``toggled`` and ``guarded``: with what they switch on in every second block only."""
     job = cr.join()
     model, optimizer = build(options.width, options.layers)
     batches = cr.Batches(Corpus(CONTEXT), global_batch=options.batch, seed=0)
     job.protect(model=model, optimizer=optimizer, batches=batches)
     times: list[dict[str, Any]] = []
-    supervision = Supervision()
+    switched = Guarding(job) if options.side == "guarded" else Supervision()
     before_s, block = time.perf_counter(), -1
     for step in job.steps(until=options.steps):
-        supervision.switch(on=options.side != "toggled" or step.number // BLOCK_STEPS % 2 == 1)
+        if options.side != "closeranks":
+            switched.switch(on=step.number // BLOCK_STEPS % 2 == 1)
         with step:
             update(model, optimizer, step.batch)
         now_s, block = time.perf_counter(), step.number // BLOCK_STEPS
         times.append({"step": step.number, "block": block, "on": block % 2 == 1, "s": now_s - before_s})
         before_s = now_s
-    supervision.switch(on=True)
+    switched.switch(on=options.side != "guarded")
     return times if job.rank == 0 else []
 
 
@@ -113,7 +126,7 @@ def plain(options: argparse.Namespace) -> list[dict[str, Any]]:
 def main() -> None:
     """Train on the side that is named."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("side", choices=["toggled", "closeranks", "plain"])
+    parser.add_argument("side", choices=["toggled", "guarded", "closeranks", "plain"])
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--width", type=int, default=128)

@@ -24,30 +24,30 @@ _RING_WORDS = 6  # step, attempt, opened_ns, closed_ns, own_ns, loss (bits of a 
 
 
 class Field(IntEnum):
-    """Word indices of the page."""
+    """Word indices of the page. What is written together lies together: see what every step writes, below."""
 
     MAGIC = 0
-    MOVED_NS = 2  # when the training thread last moved
-    DOING = 3
-    TERM = 4
-    STEP = 5  # step of the open attempt, or the one to come
-    ATTEMPT = 6
-    CLOSED_STEP = 7  # -1: none
-    ENTERED = 8  # collectives launched under this term
-    RETURNED = 9  # collectives completed under this term
-    OPERATION = 10  # code of the last launched collective, see operations.py
-    OPERATION_BYTES = 11
-    SECTION_HASH = 12  # first 8 bytes of the label's digest, 0 outside sections
-    CATEGORY = 13  # index into list(Category)
-    CATEGORY_SINCE_NS = 14
-    SECONDS = 15  # 8 words: nanoseconds by category, closed intervals only
-    RING_HEAD = 23  # steps written to the ring so far
-    OWN_NS = 24  # own time of the open attempt up to its last collective, see train/own_time.py; 0: none yet
-    LOSS = 25  # bits of a float64
-    GRAD_NORM = 26  # bits of a float64
-    GROUP_HASH = 27  # which process group the last collective belongs to
-    REHEARSED_NS = 28  # duration of the last rehearsal step
-    LEASED_NS = 29  # the process may act until then; 0: for ever. The one word that the supervisor writes
+    RETURNED = 1  # collectives completed under this term
+    OPERATION = 2  # code of the last launched collective, see operations.py
+    OPERATION_BYTES = 3
+    ENTERED = 4  # collectives launched under this term
+    MOVED_NS = 5  # when the training thread last moved
+    DOING = 6
+    TERM = 7
+    STEP = 8  # step of the open attempt, or the one to come
+    ATTEMPT = 9
+    LOSS = 10  # bits of a float64
+    CLOSED_STEP = 11  # -1: none
+    RING_HEAD = 12  # steps written to the ring so far
+    OWN_NS = 13  # own time of the open attempt up to its last collective, see train/own_time.py; 0: none yet
+    SECTION_HASH = 14  # first 8 bytes of the label's digest, 0 outside sections
+    CATEGORY = 15  # index into list(Category)
+    CATEGORY_SINCE_NS = 16
+    SECONDS = 17  # 8 words: nanoseconds by category, closed intervals only
+    GRAD_NORM = 25  # bits of a float64
+    GROUP_HASH = 26  # which process group the last collective belongs to
+    REHEARSED_NS = 27  # duration of the last rehearsal step
+    LEASED_NS = 28  # the process may act until then; 0: for ever. The one word that the supervisor writes
     RING = 32
     SECTIONS = 1568
 
@@ -58,9 +58,10 @@ _INDEX = {category: index for index, category in enumerate(_CATEGORIES)}
 _FORWARD, _BETWEEN = int(Doing.FORWARD), int(Doing.BETWEEN)
 _NAN = float("nan")
 # In the machine's own layout: each word is copied whole, so a reader never sees half of one.
-_FIVE = struct.Struct("@5q").pack_into
-_SIX = struct.Struct("@6q").pack_into
-_MARK = struct.Struct("@5qd").pack_into
+_LAUNCHED = struct.Struct("@4q").pack_into  # from OPERATION on
+_OPENED = struct.Struct("@5qd").pack_into  # from MOVED_NS on
+_CLOSED = struct.Struct("@5qd2q").pack_into  # from MOVED_NS on
+_MARK = struct.Struct("@5qd").pack_into  # a slot of the ring
 if Field.RING + RING_STEPS * _RING_WORDS > Field.SECTIONS or Field.SECTIONS + sections.WORDS > _WORDS:
     raise AssertionError("the ring or the sections do not fit the page")  # pragma: no cover - arithmetic on constants
 
@@ -92,7 +93,7 @@ class Vitals:
     @property
     def may_act(self) -> bool:
         """Whether an update may begin now."""
-        leased_ns = self.words[29]
+        leased_ns = self.words[28]
         return leased_ns == 0 or time.monotonic_ns() < leased_ns
 
     def close(self) -> None:
@@ -116,42 +117,41 @@ class Vitals:
         words[Field.MAGIC] = _MAGIC
 
     # What every step writes uses plain numbers and packs neighbours at once: looking up a member of Field takes four
-    # times as long as a write, and five words packed take no longer than three written one by one.
+    # times as long as a write, and five words packed take no longer than three written one by one. A pack writes word
+    # by word in order, so the head of the ring moves after the slot is filled.
 
     def move(self, doing: int) -> None:
         """The training thread went on to something else."""
         words = self.words
-        words[3] = doing
-        words[2] = time.monotonic_ns()
+        words[6] = doing
+        words[5] = time.monotonic_ns()
 
     def open_step(self, step: int, attempt: int, now_ns: int) -> None:
         """An attempt was opened."""
-        _FIVE(self._map, 16, now_ns, _FORWARD, self.term, step, attempt)
-        self.reals[25] = _NAN
+        _OPENED(self._map, 40, now_ns, _FORWARD, self.term, step, attempt, _NAN)
 
     def enter(self, operation: int, size_bytes: int, now_ns: int) -> None:
         """A collective is about to be launched."""
-        self._entered += 1
-        words = self.words
-        words[10] = operation
-        words[11] = size_bytes
-        words[8] = self._entered
-        words[2] = now_ns
+        self._entered = entered = self._entered + 1
+        _LAUNCHED(self._map, 16, operation, size_bytes, entered, now_ns)
 
     def spend(self, category: Category, at_ns: int | None = None) -> None:
         """From now on (or since ``at_ns``, not before the last switch) seconds go to ``category``."""
-        words = self.words
-        now_ns = time.monotonic_ns() if at_ns is None else max(at_ns, words[14])
-        words[15 + words[13]] += now_ns - words[14]
-        words[13] = _INDEX[category]
-        words[14] = now_ns
+        words, index = self.words, _INDEX[category]
+        before = words[15]
+        if index == before:  # the interval that is open goes on
+            return
+        now_ns = time.monotonic_ns() if at_ns is None else max(at_ns, words[16])
+        words[17 + before] += now_ns - words[16]
+        words[15] = index
+        words[16] = now_ns
 
     def close_step(self, step: int, attempt: int, opened_ns: int, loss: float) -> None:
         """Append to the ring of closed steps; the reader must look at least once every RING_STEPS steps."""
         page, now_ns, head = self._map, time.monotonic_ns(), self._head
-        _MARK(page, 256 + head % RING_STEPS * 48, step, attempt, opened_ns, now_ns, self.words[24], loss)
-        _SIX(page, 16, now_ns, _BETWEEN, self.term, step + 1, attempt, step)
-        self._head = self.words[23] = head + 1
+        _MARK(page, 256 + head % RING_STEPS * 48, step, attempt, opened_ns, now_ns, self.words[13], loss)
+        self._head = head = head + 1
+        _CLOSED(page, 40, now_ns, _BETWEEN, self.term, step + 1, attempt, loss, step, head)
 
     def begin_term(self, term: int) -> None:
         """A new membership: collectives are counted anew."""

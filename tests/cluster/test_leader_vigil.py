@@ -25,12 +25,13 @@ def test_the_end_of_the_leading_supervisor_is_known_and_not_before():
         async with asyncio.timeout(WITHIN_S):
             await vigil.begun.wait()
             vigil.follow(record)  # it was renewed
-            assert vigil.gone is None
+            assert vigil.saw_end(record.boot) is None
             process.kill()
             await process.wait()
             await ended.wait()
         vigil.close()
-        return vigil.gone
+        assert vigil.saw_end(f"{BOOT}.1") is None
+        return vigil.saw_end(record.boot)
 
     gone = asyncio.run(watch())
     assert (gone.supervisor, gone.candidate) == (Supervisor("n0", BOOT), f"{BOOT}.2")

@@ -1,7 +1,9 @@
+import itertools
+
 import numpy as np
 import pytest
 
-from closeranks.detect.robust import coordinate_median, krum, trimmed_mean
+from closeranks.detect.robust import comparators, coordinate_median, krum, trimmed_mean
 
 HONEST = np.random.default_rng(0).normal(1.0, 0.1, (8, 50))
 
@@ -23,6 +25,15 @@ def test_one_wild_rank_cannot_move_them(value):
 def test_the_median_is_numpys():
     for ranks in (7, 8):
         assert np.allclose(coordinate_median(HONEST[:ranks]), np.median(HONEST[:ranks], axis=0))
+
+
+@pytest.mark.parametrize("count", range(1, 11))
+def test_the_comparators_sort(count):
+    for values in itertools.product((0, 1), repeat=count):  # who sorts all of zeros and ones sorts everything
+        rows = list(values)
+        for low, high in comparators(count):
+            rows[low], rows[high] = min(rows[low], rows[high]), max(rows[low], rows[high])
+        assert rows == sorted(values)
 
 
 def test_what_cannot_be_borne_is_refused_with_the_number_that_can():

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.serve.test_fuzz import HEAD, POINTS, QUICK, Desk, Listener, NoPool, Wire, cut
 
-from closeranks.serve.http.known import HEADS_MAX, VAIN_MAX, KnownHeads
+from closeranks.serve.http.known import HEAD_BYTES_MAX, HEADS_MAX, VAIN_MAX, KnownHeads
 from closeranks.serve.http.server import ClientConnection
 from closeranks.serve.http.upstream import UpstreamConnection
 
@@ -40,6 +40,13 @@ def connection(desk=None):
     made.connection_made(Wire())
     made._parser = Parser(made._parser)
     return made
+
+
+class Forgetful(KnownHeads):
+    """Knows no head."""
+
+    def learn(self, _data, _body_bytes, _meaning):
+        return False
 
 
 def heard(readings):
@@ -100,24 +107,24 @@ def test_limits_that_were_read_again_hold_for_heads_that_are_known():
     ANSWER % (3, b"abc"), ANSWER % (0, b""), ANSWER % (12, b"a longer one"),
     b"HTTP/1.1 204 X\r\n\r\n", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
     b"HTTP/1.1 100 Continue\r\n\r\n" + ANSWER % (3, b"abc"), b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nabc",
-]), max_size=6), POINTS)  # fmt: skip
-def test_answers_that_come_whole_mean_what_they_mean_in_pieces(answers, points):
-    def told(readings_of):
+]), max_size=6), st.booleans())  # fmt: skip
+def test_answers_mean_the_same_to_a_connection_that_remembers_no_heads(answers, halves):
+    def told(made):
         listeners, wire = [], Wire()
-        made = UpstreamConnection(NoPool())
         made.connection_made(wire)
         for answer in answers:
             if wire.closed:
                 break
             listeners.append(Listener())
             made.request(b"", listeners[-1])
-            for reading in readings_of(answer):
+            for reading in cut(answer, [len(answer) // 2] if halves else []):
                 if not wire.closed:
                     made.data_received(reading)
-        # What is told of an answer before it turns out to be cut depends on where its bytes were.
-        return [(one.heads, one.ends, one.cuts, one.ends and one.body) for one in listeners], wire.closed
+        return [(one.heads, one.ends, one.cuts, one.body) for one in listeners], wire.closed
 
-    assert told(lambda answer: [answer]) == told(lambda answer: cut(answer, [len(answer) // 2, *points]))
+    forgetful = UpstreamConnection(NoPool())
+    forgetful._known = Forgetful()
+    assert told(UpstreamConnection(NoPool())) == told(forgetful)
 
 
 @pytest.mark.parametrize("before", [[], [ANSWER % (3, b"abc")]], ids=["the first", "a head that is known"])
@@ -141,4 +148,5 @@ def test_a_connection_whose_heads_are_all_different_is_no_longer_learned_from():
     for number in range(VAIN_MAX + 1):
         known.learn(post_ % number, 1, number)
     assert not known.learn(post_ % 999, 1, 999)
+    assert not KnownHeads().learn(post_.replace(b"%d", b"x" * HEAD_BYTES_MAX), 1, 0)
     assert len(known._forms) <= HEADS_MAX

@@ -34,8 +34,13 @@ def test_a_report_and_the_world_agree_on_the_time_in_useful_steps(name, seats):
         assert ledger_of(records).ettr == pytest.approx(outcome.goodput, rel=1e-3)
 
 
-@pytest.mark.parametrize("seed", [123, 124, 198, 249])
+# Once a pause for a save was charged to the attempt that was lost after it, or to work that was made again; a step
+# that had begun under another pace told of a wrong begin; a successor seemed to have begun before its predecessor.
+SHORT = [108, 98, 244, 287, 123, 124, 198, 249, 454, 645, 452]
+
+
+@pytest.mark.parametrize("seed", SHORT)
 def test_episodes_whose_reports_once_fell_short_agree_with_the_world(seed):
     found = episode(seed)
     outcome, records = records_of(found.setup, found.strikes)
-    assert ledger_of(records).ettr == pytest.approx(outcome.goodput, rel=1e-3)
+    assert ledger_of(records).ettr == pytest.approx(outcome.goodput, abs=1e-9)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from tests.simulate.virtual import QUICK, crash, events_of, play, setup, strike
 
-from closeranks.events import StragglerEased, StragglerNamed
+from closeranks.events import StepClosed, StragglerEased, StragglerNamed
 from closeranks.observe.health import health_of
 from closeranks.simulate.run import recorded, records_of
 from closeranks.simulate.storm import episode
@@ -37,6 +37,19 @@ def test_a_report_shows_from_when_to_when_it_was_slow():
     (found,) = health_of(records).stragglers
     assert found.where == "seat 2"
     assert 40 < found.from_step < 70 < found.until_step < 150
+
+
+def test_a_seat_is_not_slow_for_longer_than_its_process_lives():
+    lost = setup(replicated=False, spares=0, until=300)
+    faults = [slow(40, lasts_s=62.0), crash(BEGIN_S + 101.5, seat=1)]  # the slow time ends while nobody trains
+    _, records = records_of(lost, faults)
+    (found,) = health_of(records).stragglers
+    last = max(one.event.step for one in records if isinstance(one.event, StepClosed) and not one.event.repeated)
+    assert found.from_step < found.until_step < last
+    assert told(lost, *faults) == [(StragglerNamed, (2,))]
+    _, records = records_of(setup(until=90), [slow(40, lasts_s=500.0)])
+    (found,) = health_of(records).stragglers
+    assert found.until_step is None  # to the end of the run
 
 
 def test_nobody_is_named_in_a_run_without_a_straggler():

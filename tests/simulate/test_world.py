@@ -67,11 +67,29 @@ def test_a_save_that_is_still_being_written_is_lost_with_the_group():
 
 def test_the_real_detector_finds_a_hang_after_ten_times_a_step():
     described = setup()
-    hang = strike(Kind.HANG, BEGIN_S + 60.5, seat=1)
+    hang = strike(Kind.HANG, BEGIN_S + 60.5, seat=1, answers=True)
     (seen,) = events_of(described, [hang], ErrorSeen)
     assert seen.detector == "progress"
     assert seen.allowed_s == pytest.approx(10.0)
     assert play(described, hang).seconds[Part.DETECT] == pytest.approx(10.35)
+
+
+@pytest.mark.parametrize(("at_s", "phase"), [(1.0, "start-up"), (BEGIN_S + 60.5, "a step"), (51.0, "a recovery")])
+def test_the_roll_call_finds_who_is_frozen_within_six_seconds_in_any_phase(at_s, phase):
+    frozen = strike(Kind.HANG, at_s, seat=1)
+    losses = [crash(50.3, seat=2)] if phase == "a recovery" else []
+    (seen,) = [event for event in events_of(setup(), [*losses, frozen], ErrorSeen) if event.allowed_s is not None]
+    assert seen.allowed_s == pytest.approx(4.0)
+    assert "does not answer" in seen.detail
+    found = play(setup(), *losses, frozen)
+    assert found.outcome == "completed"
+    undisturbed_s = play(setup(), *losses).wall_s
+    assert found.wall_s < undisturbed_s + 6 + 6  # until it is told, and a recovery
+
+
+def test_who_answers_is_left_to_the_deadline_of_its_phase():
+    found = play(setup(), strike(Kind.HANG, 1.0, seat=1, answers=True))
+    assert found.wall_s > 600
 
 
 def test_a_partition_is_waited_for_and_mended_by_regrouping_in_place():

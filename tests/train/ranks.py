@@ -117,9 +117,9 @@ class Ranks:
         handles = {name: multiprocessing.reduction.DupFd(fd) for name, fd in fds.items()}
         handles["CONTROL"] = multiprocessing.reduction.DupFd(theirs.fileno())
         log = self.folder / f"p{number}.log"
-        process = context().Process(
-            target=_worker, args=("tests.train.scripts", self.function, environment, handles, str(log)), daemon=True
-        )
+        module, _, function = self.function.rpartition(":")
+        path = f"tests.train.{module or 'scripts'}"
+        process = context().Process(target=_worker, args=(path, function, environment, handles, str(log)), daemon=True)
         process.start()
         theirs.close()
         proc = Proc(number, process, ours, fds["VITALS"], fds["PAGE"], fds["SETUP"], log)

@@ -1,12 +1,14 @@
 """A small training script in which numbers go wrong. Its first argument says which; the second is the number of steps.
 
 What a strike decides it decides once in a run, unless it says otherwise, so a recovered run ends like ``nothing``.
+Where a second one follows, everybody waits until the seat of the first has its new process, however long that takes.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +20,12 @@ import closeranks as cr
 
 WIDTH = 32
 BAD_SAMPLES_STEP = 5
+FIRST_PROCESSES = 3
+WAIT_AFTER, LOOK_S = {"two": 8, "full": 8}, 0.02
 RUN = Path(os.environ["CLOSERANKS_RUN_DIR"])
+
+
+REPLACED = RUN / "replaced"  # written by the first process that came later, when it trains with the others
 
 
 class Numbers:
@@ -99,6 +106,13 @@ GUARDS = {
 }
 
 
+def wait_for_replacement(job: cr.Job) -> None:
+    with job.section("wait"):
+        never = threading.Event()
+        while not REPLACED.exists() and job.world.poison is None:
+            never.wait(LOOK_S)
+
+
 def main(what: str, steps: int) -> None:
     torch.set_num_threads(1)
     job = cr.join(seed=7, guard=GUARDS.get(what, cr.Guard(digest_share=1.0)))  # a digest in every step
@@ -107,6 +121,8 @@ def main(what: str, steps: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Numbers(), global_batch=9, seed=3))
     for step in job.steps(until=steps):
+        if int(os.environ["CLOSERANKS_PROC"]) > FIRST_PROCESSES and not step.rehearsal:
+            REPLACED.touch()
         with step:
             if what == "skipped" and step.number == BAD_SAMPLES_STEP:
                 continue
@@ -121,6 +137,8 @@ def main(what: str, steps: int) -> None:
             step.report(loss=loss)
             optimizer.step()
             optimizer.zero_grad()
+        if WAIT_AFTER.get(what) == step.number:
+            wait_for_replacement(job)
 
 
 if __name__ == "__main__":

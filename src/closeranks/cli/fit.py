@@ -266,7 +266,9 @@ def fit(  # noqa: PLR0913, PLR0917 - flags of a command
         return
     from rich.console import Console
 
-    console = Console()
+    from closeranks.cli.text_page import FILE_WIDTH
+
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
     _show(console, report)
     _show_unparsed(console, report, everything=list_unparsed)
     if out is not None:

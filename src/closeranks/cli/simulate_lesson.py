@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from closeranks.cli.text_page import FILE_WIDTH
 from closeranks.simulate.lesson import EVERY, FAULT_CHANCE, UNITS, lesson
 
 
@@ -20,7 +21,7 @@ def teach(seed: int, replicas: int, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
         return
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
     console.print(
         f"A training of {UNITS} units. In each time unit a fault strikes with probability {FAULT_CHANCE}: it costs the "
         f"unit and takes the training back to the last checkpoint (every {EVERY} units), or to the beginning.",

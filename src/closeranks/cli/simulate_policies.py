@@ -16,6 +16,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
 from closeranks.cli.simulate import INTERRUPTED, refuse
+from closeranks.cli.text_page import FILE_WIDTH
 from closeranks.journal import JOURNAL_NAME
 from closeranks.plan.answer import answer
 from closeranks.plan.cluster import Cluster
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from closeranks.simulate.statistics import Estimate
 
-_FILE_WIDTH = 120
 _SHORT_STEPS = 200_000  # a journal tells of every step of runs up to so many
 
 
@@ -72,7 +72,7 @@ def compare(request: Request, journal: Path | None, plot: Path | None, *, as_jso
     if as_json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
     else:
-        _show(Console(width=None if sys.stdout.isatty() else _FILE_WIDTH), found)
+        _show(Console(width=None if sys.stdout.isatty() else FILE_WIDTH), found)
     if len(runs) < request.replicas:
         sys.stderr.write(f"closeranks simulate: interrupted after {len(runs)} of {request.replicas} replicas\n")
         raise typer.Exit(INTERRUPTED)

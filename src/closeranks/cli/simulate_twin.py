@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from closeranks.cli.simulate import refuse
+from closeranks.cli.text_page import FILE_WIDTH
 from closeranks.events import Record
 from closeranks.journal import JOURNAL_NAME, read
 from closeranks.simulate.run import recorded
@@ -34,7 +35,7 @@ def play_twin(run: Path, learned_from: Path, journal: Path | None, *, as_json: b
         told = {"timing": timing, "outcome": outcome, "beside": rows}
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
         return
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
     table = Table(title=f"{run} and its twin ({outcome.outcome})", title_justify="left")
     for name in ("", "real", "virtual", "off by"):
         table.add_column(name, justify="left" if not name else "right")

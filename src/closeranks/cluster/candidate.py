@@ -62,6 +62,7 @@ class Candidate:
         self._boot = Boot("", 0)
         self._probe_port = 0
         self._vigil = LeaderVigil(identity, self._wake)
+        self._replaces = ""  # boot of the leader whose place we take
         self._link = Link(link, self._hear, self._parent_gone, aside.FromSupervisor)
         self._link.on_closed = lambda: self._parent_gone("the supervisor is gone")
         self._follows = 0
@@ -142,7 +143,8 @@ class Candidate:
     def _around(self, now_s: float) -> Around:
         coordinator, tenure = self._coordinator, self._tenure
         record = None if tenure is None else tenure.record
-        ended = record is not None and (self._boot.outlived(record.boot) or self._saw_end(record.boot))
+        boot = "" if record is None else record.boot
+        ended = self._boot.outlived(boot) or self._vigil.saw_end(boot) is not None
         if coordinator is None:
             return Around(now_s=now_s, led=self._follows > 0, leader_ended=ended, retired=not self._seeks)
         absences = coordinator.absences
@@ -150,17 +152,13 @@ class Candidate:
             now_s=now_s, led=self._follows > 0, heard_s=absences.heard_s(), outnumbered=absences.outnumbered()
         )
 
-    def _saw_end(self, boot: str) -> bool:
-        """Whether that candidate has ended with its supervisor."""
-        return self._vigil.gone is not None and self._vigil.gone.candidate == boot
-
     def _chosen(self, choice: Choice) -> None:
         tenure = self._tenure
         if tenure is None:
             return
         match choice:
             case Contend():
-                self._reason = choice.reason
+                self._reason, self._replaces = choice.reason, tenure.record.boot
             case Lead() if not self._seeks:  # a bid that was under way has won
                 self._retire()
             case Lead():
@@ -180,7 +178,7 @@ class Candidate:
         if self._reign is not None:
             return
         self._coordinator = Coordinator(tenure, self._identity, self._options, self._reason)
-        self._coordinator.gone = self._vigil.gone
+        self._coordinator.gone = self._vigil.saw_end(self._replaces)
         self._reign = asyncio.create_task(self._lead(self._coordinator))
         self._tell_leader(tenure)
 

@@ -90,7 +90,7 @@ class Coordinator:
         self._over = asyncio.Event()
         self._arrived = asyncio.Event()  # a node reported before the controller was whole
         self._ending: EndRun | None = None
-        self.gone: Gone | None = None  # a leader before us that was seen to end, with all that its node ran
+        self.gone: Gone | None = None  # the leader before us, if it was seen to end, with all that its node ran
 
     async def run(self) -> None:
         """Lead until the run is over.

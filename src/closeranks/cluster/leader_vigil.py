@@ -19,7 +19,8 @@ from closeranks.nodes.words import Address
 
 _WITHIN_S: Final = 1.0
 _LOOKS, _LOOK_S = 20, 0.1
-_AGAIN_S: Final = 1.0  # after nobody answered, or the connection broke
+_AGAIN_S: Final = 1.0  # after nobody answered, or the connection broke; twice as long each time, up to ...
+_AGAIN_MOST_S: Final = 30.0
 
 
 class Gone(NamedTuple):
@@ -34,7 +35,7 @@ class LeaderVigil:
     """Watches over one leader at a time; ``on_gone`` is called when it has ended."""
 
     def __init__(self, identity: Identity, on_gone: Callable[[], None]) -> None:
-        self.gone: Gone | None = None  # the last that was seen to end
+        self._gone: Gone | None = None  # the last that was seen to end
         self.begun = asyncio.Event()  # its end would be told
         self._identity = identity
         self._on_gone = on_gone
@@ -45,6 +46,10 @@ class LeaderVigil:
     def watches(self) -> bool:
         """Whether somebody is watched over."""
         return self._task is not None
+
+    def saw_end(self, candidate: str) -> Gone | None:
+        """Whether this candidate, by its boot, was seen to end with its supervisor. Of a later one it says nothing."""
+        return self._gone if self._gone is not None and self._gone.candidate == candidate else None
 
     def follow(self, record: Record) -> None:
         """Watch over whoever leads by this record. The own node needs no watching."""
@@ -64,14 +69,16 @@ class LeaderVigil:
     async def _watch(self, record: Record) -> None:
         address = Address(host=record.host, port=record.probe_port)
         supervisor = Supervisor(record.node, record.boot.rpartition(".")[0])
+        again_s = _AGAIN_S
         while True:
             if await self._hung_up(address):
                 judgement = await self._look_for(supervisor, address)
                 if judgement.life is Life.GONE:
-                    self.gone = Gone(supervisor, record.boot, judgement.reason)
+                    self._gone = Gone(supervisor, record.boot, judgement.reason)
                     self._on_gone()
                     return
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(again_s)
+            again_s = min(2 * again_s, _AGAIN_MOST_S)
 
     async def _look_for(self, supervisor: Supervisor, address: Address) -> Judgement:
         """What became of a supervisor that hung up. One that is just ending may still take a call and drop it."""

@@ -3,12 +3,14 @@
 They are no free replacement of the mean. Coordinates that honest ranks disagree about are pulled towards the centre
 of their values, Krum keeps the gradient of a single rank, and all of them need every rank's gradient on every rank.
 
-Source: Yin et al., "Byzantine-Robust Distributed Learning", ICML 2018 (trimmed mean, median); Blanchard et al.,
-"Machine Learning with Adversaries", NeurIPS 2017 (Krum).
+Sources: Yin et al., "Byzantine-Robust Distributed Learning", ICML 2018 (trimmed mean, median); Blanchard et al.,
+"Machine Learning with Adversaries", NeurIPS 2017 (Krum); Batcher, "Sorting Networks and Their Applications", AFIPS
+1968.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,23 @@ def check_faulty(ranks: int, faulty: int) -> None:
     """
     if faulty < 0 or ranks < 2 * faulty + 3:
         raise ValueError(f"Krum bears faulty={faulty} among at least {2 * faulty + 3} ranks, got {ranks}")
+
+
+def comparators(count: int) -> Iterator[tuple[int, int]]:
+    """Pairs (low, high) of places: whoever puts the smaller value of each into ``low``, in this order, has sorted.
+
+    Batcher's odd-even merge sort; it does not depend on the values, so whole rows can be exchanged at once.
+    """
+    merged = 1
+    while merged < count:
+        apart = merged
+        while apart >= 1:
+            for first in range(apart % merged, count - apart, 2 * apart):
+                for low in range(first, min(first + apart, count - apart)):
+                    if low // (2 * merged) == (low + apart) // (2 * merged):
+                        yield low, low + apart
+            apart //= 2
+        merged *= 2
 
 
 def trimmed_mean(gradients: Matrix, trim: int) -> Matrix:

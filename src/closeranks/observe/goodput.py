@@ -8,7 +8,6 @@ records about them. The sum over the categories is checked against the clock, pl
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
@@ -20,6 +19,7 @@ from closeranks.observe.history import History, Process, Span, Stay, history_of
 from closeranks.observe.stalls import (
     SEEN_WITHIN_S,
     UNATTRIBUTED,
+    common_s,
     given_up_spans,
     is_lost,
     lost_span,
@@ -278,17 +278,19 @@ def _lost_s(history: History, stay: Stay, seconds: Seconds) -> float:
     if stay.number > 0:
         known_s += seconds.get(Category.START_UP, 0.0) + seconds.get(Category.SPARE_IDLE, 0.0)
     # A stall that it survived since its last closed step is no part of the attempt: it counted that itself.
-    attempt_s = lost.length_s - sum(span.cut(lost).length_s for span in told)
+    # Nor is the pause for a snapshot of that step.
+    attempt_s = lost.length_s - common_s([lost], told) - common_s([lost], history.pauses_near(lost))
     return attempt_s - max(0.0, known_s - told_s)
 
 
 def _repeated_s(history: History, stay: Stay) -> float:
-    """Seconds of work that was made again; a stretch of work goes on over the stalls that its group survived."""
-    first = bisect.bisect_right(history.work, stay.span.begin_s, key=lambda stretch: stretch[0].end_s)
-    near = itertools.takewhile(lambda stretch: stretch[0].begin_s < stay.span.end_s, history.work[first:])
+    """Seconds of work that was made again; a stretch of it goes on over pauses, and stalls that its group survived."""
+    near = history.work_near(stay.span)
     spans = [span.cut(stay.span) for span, category in near if category is Category.REPEATED]
-    stalled = stalled_spans(history, stay) if spans else []
-    return sum(span.length_s - sum(stall.cut(span).length_s for stall in stalled) for span in spans)
+    if not spans:
+        return 0.0
+    other_s = common_s(spans, stalled_spans(history, stay)) + common_s(spans, history.pauses_near(stay.span))
+    return sum(span.length_s for span in spans) - other_s
 
 
 def _stay_stalls(history: History, stay: Stay, seconds: Seconds) -> dict[str, float]:

@@ -14,7 +14,9 @@ from closeranks.events import (
     NodeChecked,
     NodeUnwell,
     NodeWell,
+    ProcessExited,
     Record,
+    StepClosed,
     StragglerEased,
     StragglerNamed,
 )
@@ -64,6 +66,8 @@ def describe_health(event: AnyEvent) -> str:
 def health_of(records: Sequence[Record]) -> Health:
     """What the journal tells of stragglers and nodes."""
     found: list[Straggler] = []
+    gone: set[int] = set()  # seats of the last of them whose processes ended: who was slow is not there any more
+    newest = -1
     unwell: dict[str, str] = {}
     checks: dict[str, str] = {}
     for record in records:
@@ -71,8 +75,15 @@ def health_of(records: Sequence[Record]) -> Health:
             case StragglerNamed() as event:
                 _end(found, event.step, set(event.seats))
                 found.append(_begun(event))
+                gone.clear()
             case StragglerEased() as event:
                 _end(found, event.step, set(event.seats))
+            case ProcessExited(seat=int() as seat):
+                gone.add(seat)
+            case StepClosed(step=step):
+                if found and gone.issuperset(found[-1].seats):  # others go on; at the end of a run nobody does
+                    _end(found, newest, gone)
+                newest = step
             case NodeUnwell() as event:
                 unwell[f"{record.node} {event.sign}"] = event.detail
             case NodeWell() as event:

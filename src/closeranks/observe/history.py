@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,10 +27,13 @@ from closeranks.events import (
     RunEnded,
     RunStarted,
     SeatStalled,
+    SnapshotTaken,
     StepClosed,
     StoreOpened,
     TermBegan,
 )
+
+T = TypeVar("T")
 
 _BORN_UNWRITTEN_S = 1.0  # a process runs a little before the record of its start is written; not longer than this
 
@@ -65,6 +68,7 @@ class Process(msgspec.Struct, kw_only=True):
     proc: int
     born_seat: int | None
     started_s: float
+    told_s: float  # of its start: it may have begun a little earlier
     node: str = ""  # on which it runs, in a job on several
     ready_s: float | None = None
     seat: int | None = None
@@ -103,9 +107,11 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     stays: tuple[tuple[Stay, ...], ...]  # by seat
     steps: tuple[StepClosed, ...]  # in the order of their closing
     work: tuple[tuple[Span, Category], ...]  # steps that follow each other, as one stretch of useful or repeated work
+    pauses: tuple[tuple[Span, int], ...]  # of training for snapshots, with their steps, in order
     phases: tuple[PhaseSpan, ...]  # in the order of their begin
     longest_phase_s: float
     incident_spans: dict[int, Span]
+    incident_begins: tuple[float, ...]  # of these spans, sorted
     incident_seats: dict[int, tuple[int, ...]]
     library: bool  # False: a script that shows neither steps nor what its seconds were spent on
     sizes: tuple[tuple[Span, int], ...] = ()  # how many seats the group had, from term to term
@@ -117,6 +123,23 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         until = bisect.bisect_left(self.phases, span.end_s, key=_begin_s)
         return [phase for phase in self.phases[first:until] if span.begin_s < phase.span.end_s]
 
+    def work_near(self, span: Span) -> list[tuple[Span, Category]]:
+        """The stretches of work that have something in common with a span."""
+        return list(_near(self.work, span))
+
+    def pauses_near(self, span: Span) -> list[Span]:
+        """The pauses of training for snapshots that have something in common with a span."""
+        return [pause for pause, _ in _near(self.pauses, span)]
+
+    def sizes_near(self, span: Span) -> list[tuple[Span, int]]:
+        """The sizes that the group had within a span."""
+        return list(_near(self.sizes, span))
+
+    def incident_began(self, after_s: float, until_s: float) -> bool:
+        """Whether an incident began within this time, at its end included."""
+        first = bisect.bisect_right(self.incident_begins, after_s)
+        return first < len(self.incident_begins) and self.incident_begins[first] <= until_s
+
     @property
     def seats(self) -> int:
         """The number of seats."""
@@ -125,6 +148,18 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 def _begin_s(phase: PhaseSpan) -> float:
     return phase.span.begin_s
+
+
+def _near(rows: Sequence[tuple[Span, T]], span: Span) -> Iterator[tuple[Span, T]]:
+    """Those of disjoint rows, in the order of time, that have something in common with a span."""
+    for number in range(bisect.bisect_right(rows, span.begin_s, key=_row_end_s), len(rows)):
+        if rows[number][0].begin_s >= span.end_s:
+            return
+        yield rows[number]
+
+
+def _row_end_s(row: tuple[Span, object]) -> float:
+    return row[0].end_s
 
 
 class EmptyJournalError(Exception):
@@ -147,6 +182,7 @@ def history_of(records: Sequence[Record]) -> History:
     library = bool(steps) or _tells_of_itself(records)
     restarted_s = {} if library else _restarted_s(records)
     phases = _phases(records, span.end_s, restarted_s)
+    incident_spans = _incident_spans(records, span.end_s, restarted_s)
     return History(
         run=records[0].run,
         span=span,
@@ -157,9 +193,11 @@ def history_of(records: Sequence[Record]) -> History:
         stays=_stays(processes, _seat_count(started, processes), span),
         steps=steps,
         work=tuple(_work(steps)),
+        pauses=tuple(_pauses(records)),
         phases=phases,
         longest_phase_s=max((phase.span.length_s for phase in phases), default=0.0),
-        incident_spans=_incident_spans(records, span.end_s, restarted_s),
+        incident_spans=incident_spans,
+        incident_begins=tuple(sorted(span.begin_s for span in incident_spans.values())),
         incident_seats={r.event.incident: r.event.seats for r in records if isinstance(r.event, IncidentOpened)},
         library=library,
         sizes=_sizes(records, span.end_s),
@@ -227,6 +265,12 @@ def _work(steps: Sequence[StepClosed]) -> list[tuple[Span, Category]]:
     return found
 
 
+def _pauses(records: Iterable[Record]) -> list[tuple[Span, int]]:
+    """A snapshot is told of when its pause is over."""
+    taken = ((record.mono_s, record.event) for record in records if isinstance(record.event, SnapshotTaken))
+    return sorted((Span(at_s - snapshot.pause_s, at_s), snapshot.step) for at_s, snapshot in taken)
+
+
 def _processes(records: Sequence[Record]) -> dict[int, Process]:
     found: dict[int, Process] = {}
     several = is_of_several_nodes(records)
@@ -238,6 +282,7 @@ def _processes(records: Sequence[Record]) -> dict[int, Process]:
                 born_seat=event.seat,
                 seat=event.seat,
                 started_s=record.mono_s,
+                told_s=record.mono_s,
                 node=record.node if several else "",
             )
     for record in records:
@@ -293,22 +338,23 @@ def _stays(processes: dict[int, Process], seats: int, run: Span) -> tuple[tuple[
 
 def _stays_of(processes: list[Process], run: Span) -> tuple[Stay, ...]:
     """A stay ends with the process, or when the next one takes the seat: a frozen predecessor may still be dying."""
-    begins = sorted((_taken_s(process), process.proc, process) for process in processes)
+    # In the order in which they were told of: one that ended at once may seem to have begun after its successor.
+    told = sorted(processes, key=lambda process: (_since_s(process, process.told_s), process.proc))
+    begins = [_since_s(process, process.started_s) for process in told]
     stays = []
-    for number, (begin_s, _, process) in enumerate(begins):
-        last = number + 1 == len(begins)
-        next_s = run.end_s if last else begins[number + 1][0]
+    for number, process in enumerate(told):
+        last = number + 1 == len(told)
+        next_s = run.end_s if last else begins[number + 1]
         exit_s = run.end_s if process.exited_s is None else process.exited_s
-        from_s = max(begin_s, run.begin_s)
+        from_s = max(begins[number], run.begin_s)
         span = Span(from_s, max(from_s, min(exit_s, next_s)))
         stays.append(Stay(process=process, number=number, span=span, last=last))
     return tuple(stays)
 
 
-def _taken_s(process: Process) -> float:
-    if process.born_seat is None and process.seated_s is not None:
-        return process.seated_s
-    return process.started_s
+def _since_s(process: Process, started_s: float) -> float:
+    """When it took its seat: as it started, unless it was a spare before."""
+    return process.seated_s if process.born_seat is None and process.seated_s is not None else started_s
 
 
 def _phases(records: Sequence[Record], end_s: float, restarted_s: Mapping[int, float]) -> tuple[PhaseSpan, ...]:

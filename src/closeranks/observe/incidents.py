@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -23,7 +24,7 @@ from closeranks.events import (
     StackCaptured,
 )
 from closeranks.observe.history import History, Span, history_of
-from closeranks.observe.stalls import LOST_ATTEMPT, lost_attempts, lost_before
+from closeranks.observe.stalls import LOST_ATTEMPT, lost_before
 from closeranks.observe.text import canary_text
 
 OPEN = "open"
@@ -94,11 +95,12 @@ def incidents(history: History, records: Sequence[Record]) -> tuple[Incident, ..
         if number in by_incident:
             by_incident[number].append(record.event)
     told = [record for record in records if isinstance(record.event, ProcessFailed | StackCaptured)]
-    attempts = lost_attempts(history)
-    return tuple(_incident(history, told, attempts, events) for events in by_incident.values())
+    told.sort(key=_told_s)
+    lost_s = lost_before(history)
+    return tuple(_incident(history, told, lost_s, events) for events in by_incident.values())
 
 
-def _incident(history: History, told: list[Record], attempts: list[Span], events: list[AnyEvent]) -> Incident:
+def _incident(history: History, told: list[Record], lost_s: Mapping[int, float], events: list[AnyEvent]) -> Incident:
     opened = next(event for event in events if isinstance(event, IncidentOpened))
     widened = [event for event in events if isinstance(event, IncidentWidened)]
     errors = [event for event in events if isinstance(event, ErrorSeen)]
@@ -109,6 +111,7 @@ def _incident(history: History, told: list[Record], attempts: list[Span], events
     losses: list[IncidentOpened | IncidentWidened] = [opened, *widened]
     seats = tuple(dict.fromkeys(seat for loss in losses for seat in loss.seats))
     procs = {event.proc for event in errors}
+    near = _near(told, span)
     return Incident(
         incident=opened.incident,
         at_s=span.begin_s - history.span.begin_s,
@@ -120,15 +123,15 @@ def _incident(history: History, told: list[Record], attempts: list[Span], events
         confidence=0.0 if diagnosed is None else diagnosed.confidence,
         evidence=() if diagnosed is None else diagnosed.evidence,
         rungs=tuple(RungTaken(rung=e.rung, term=e.term, reason=e.reason) for e in events if isinstance(e, Decided)),
-        phases=_phase_seconds(history, opened.incident, span, lost_before(attempts, span)),
+        phases=_phase_seconds(history, opened.incident, span, lost_s[opened.incident]),
         took_s=span.length_s,
         first_step_s=None if closed is None else closed.first_step_s,
         normal_s=None if normal is None else normal.after_s,
         steps_lost=None if closed is None else closed.steps_lost,
         canary=next((canary_text(e) for e in events if isinstance(e, CanaryPassed | CanaryFailed)), ""),
         outcome=OPEN if closed is None else closed.outcome,
-        crashes=_crashes(history, told, span, procs, seats),
-        stacks=_stacks(history, told, span, procs),
+        crashes=_crashes(history, near, procs, seats),
+        stacks=_stacks(history, near, procs),
     )
 
 
@@ -143,10 +146,19 @@ def _phase_seconds(history: History, number: int, span: Span, lost_s: float) -> 
     return parts
 
 
+def _near(told: list[Record], span: Span) -> list[Record]:
+    """What was told within an incident, or a little before its first sign."""
+    first = bisect.bisect_left(told, span.begin_s - _WITHIN_S, key=_told_s)
+    return told[first : bisect.bisect_right(told, span.end_s, key=_told_s)]
+
+
+def _told_s(record: Record) -> float:
+    return record.mono_s
+
+
 def _crashes(
-    history: History, told: list[Record], span: Span, procs: set[int | None], seats: tuple[int, ...]
+    history: History, near: list[Record], procs: set[int | None], seats: tuple[int, ...]
 ) -> tuple[CrashText, ...]:
-    near = Span(span.begin_s - _WITHIN_S, span.end_s)
     return tuple(
         CrashText(
             process=_name(history, record.event.proc),
@@ -156,21 +168,16 @@ def _crashes(
             step=record.event.step,
             traceback=record.event.traceback,
         )
-        for record in told
-        if isinstance(record.event, ProcessFailed)
-        and near.begin_s <= record.mono_s <= near.end_s
-        and (record.event.proc in procs or record.event.seat in seats)
+        for record in near
+        if isinstance(record.event, ProcessFailed) and (record.event.proc in procs or record.event.seat in seats)
     )
 
 
-def _stacks(history: History, told: list[Record], span: Span, procs: set[int | None]) -> tuple[StackFile, ...]:
-    near = Span(span.begin_s - _WITHIN_S, span.end_s)
+def _stacks(history: History, near: list[Record], procs: set[int | None]) -> tuple[StackFile, ...]:
     return tuple(
         StackFile(process=_name(history, record.event.proc), path=record.event.path, summary=record.event.summary)
-        for record in told
-        if isinstance(record.event, StackCaptured)
-        and near.begin_s <= record.mono_s <= near.end_s
-        and (record.event.proc in procs or not procs)
+        for record in near
+        if isinstance(record.event, StackCaptured) and (record.event.proc in procs or not procs)
     )
 
 

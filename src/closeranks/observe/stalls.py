@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import collections
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -59,10 +60,18 @@ def lost_attempts(history: History) -> list[Span]:
     return spans
 
 
-def lost_before(attempts: Sequence[Span], incident: Span) -> float:
-    """Seconds from the begin of the oldest attempt that an incident took to the first sign of it; 0 if none."""
-    begins = [begin_s for begin_s, end_s in attempts if begin_s < incident.begin_s <= end_s]
-    return incident.begin_s - min(begins, default=incident.begin_s)
+def lost_before(history: History) -> dict[int, float]:
+    """By incident: seconds from the begin of the oldest attempt that it took to the first sign of it; 0 if none."""
+    attempts = collections.deque(sorted(lost_attempts(history)))
+    begun: collections.deque[Span] = collections.deque()  # the oldest first
+    found: dict[int, float] = {}
+    for number, (at_s, _) in sorted(history.incident_spans.items(), key=lambda one: one[1].begin_s):
+        while attempts and attempts[0].begin_s < at_s:
+            begun.append(attempts.popleft())
+        while begun and begun[0].end_s < at_s:
+            begun.popleft()
+        found[number] = at_s - begun[0].begin_s if begun else 0.0
+    return found
 
 
 def survived_spans(history: History, stay: Stay) -> list[Span]:
@@ -90,7 +99,19 @@ def _first_attempt_s(history: History, stay: Stay) -> float:
 
 def given_up_spans(history: History, seat: int, within: Span) -> list[Span]:
     """Disjoint spans, in order, in which the group had fewer seats, and not this one."""
-    return union(span.cut(within) for span, seats in history.sizes if seats <= seat)
+    return union(span.cut(within) for span, seats in history.sizes_near(within) if seats <= seat)
+
+
+def common_s(left: Sequence[Span], right: Sequence[Span]) -> float:
+    """Seconds that two lists of disjoint spans, each in order, have in common."""
+    total_s, at, by = 0.0, 0, 0
+    while at < len(left) and by < len(right):
+        total_s += left[at].cut(right[by]).length_s
+        if left[at].end_s < right[by].end_s:
+            at += 1
+        else:
+            by += 1
+    return total_s
 
 
 def split_gap(history: History, seat: int, gap: Span) -> dict[str, float]:
@@ -122,8 +143,7 @@ def split_by_phase(spans: Iterable[Span], history: History) -> dict[str, float]:
             parts[phase] += seconds
         for free in _rest(span, covered):
             # Before an incident began, it is the attempt that the incident took.
-            incidents = history.incident_spans.values()
-            lost = any(free.begin_s < begin_s <= span.end_s + SEEN_WITHIN_S for begin_s, _ in incidents)
+            lost = history.incident_began(free.begin_s, span.end_s + SEEN_WITHIN_S)
             parts[LOST_ATTEMPT if lost else UNATTRIBUTED] += free.length_s
     return {part: seconds for part, seconds in parts.items() if seconds > 0}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -68,7 +69,7 @@ def _seat_segments(history: History, seat: int) -> tuple[Segment, ...]:
 def stay_segments(history: History, stay: Stay) -> list[Segment]:
     """What the records alone tell about a stay, from its begin to its end."""
     layers = [(stay.span, _unworked(history, stay))]
-    mine = [(span.cut(stay.span), category) for span, category in history.work]
+    mine = [(span.cut(stay.span), category) for span, category in history.work_near(stay.span)]
     mine = [(span, category) for span, category in mine if span.length_s > 0]
     if mine:
         rest = Span(mine[-1][0].end_s, stay.span.end_s)
@@ -92,11 +93,17 @@ def _after_work(history: History, stay: Stay) -> Category:
 def _flat(layers: list[tuple[Span, Category]]) -> list[tuple[Span, Category]]:
     """What is seen from above when later layers cover earlier ones."""
     edges = sorted({edge for span, _ in layers for edge in span})
+    waiting = sorted(range(len(layers)), key=lambda number: -layers[number][0].begin_s)
+    begun: list[int] = []  # a heap of numbers, negative: the top one first
     seen: list[tuple[Span, Category]] = []
     for begin_s, end_s in itertools.pairwise(edges):
-        top = next((c for span, c in reversed(layers) if span.begin_s <= begin_s and end_s <= span.end_s), None)
-        if top is None or end_s <= begin_s:
+        while waiting and layers[waiting[-1]][0].begin_s <= begin_s:
+            heapq.heappush(begun, -waiting.pop())
+        while begun and layers[-begun[0]][0].end_s < end_s:
+            heapq.heappop(begun)
+        if not begun:
             continue
+        top = layers[-begun[0]][1]
         if seen and seen[-1][1] is top and seen[-1][0].end_s == begin_s:
             seen[-1] = (Span(seen[-1][0].begin_s, end_s), top)
         else:

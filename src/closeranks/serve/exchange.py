@@ -145,7 +145,8 @@ class Exchange(Entrance):
             self._begin_to_forward(attempt, None)
             return
         self.relay = self._keeper = None
-        length = first(attempt.headers, b"content-length")
+        # Where its lines are known the whole answer came in one reading.
+        length = first(attempt.headers, b"content-length") if attempt.lines is None else None
         if length is not None and int(length) > HELD_BYTES_MAX:
             self._begin_to_forward(attempt, int(length))
 
@@ -237,7 +238,8 @@ class Exchange(Entrance):
             self._answer_locally(safe)
 
     def _give_kept(self, attempt: Attempt, body: bytes) -> None:
-        if attempt.status == _OK and not self._degraded and not self.story.without:
+        in_full = attempt.status == _OK and not self._degraded and not self.story.without
+        if in_full and len(self.traffic.ladder.levels) > 1:
             self._gateway.quality.compare(self.ask, self._request, body)  # before it is what is remembered
             self._gateway.fallbacks.keep(self._gateway.now_s(), self.ask, self._request, body)
         self._give(attempt, body)

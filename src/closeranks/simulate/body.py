@@ -17,6 +17,8 @@ class Body:
     born_s: float
     alive: bool = True
     frozen: bool = False
+    answers: bool = False  # though it is frozen: its control thread is not
+    doomed: bool = False  # it was told to end: nobody looks for signs of life
     told_end: bool = False
     joined: bool = False
     ready: bool = False

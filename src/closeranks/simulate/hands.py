@@ -291,8 +291,9 @@ class Hands:
         )
 
     def _isolate(self, decision: Isolate) -> None:
-        world = self._world
-        world.after(world.setup.timing.end_s, self.kill, world.bodies[decision.proc], 0.0)
+        world, body = self._world, self._world.bodies[decision.proc]
+        body.doomed = True
+        world.after(world.setup.timing.end_s, self.kill, body, 0.0)
 
     def kill(self, body: Body, seen_after_s: float) -> None:
         """It ends now, and that is seen so much later."""

@@ -34,6 +34,7 @@ class Strike(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     factor: float = 1.0  # of a straggler or a slow store
     notice_s: float = 0.0
     step: int = 0  # of a bug
+    answers: bool = False  # a hang of the training thread alone: the process is not frozen, and no roll call finds it
 
 
 class Scope(StrEnum):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from closeranks.decide.protocol import Crash, ProcEnded, ProcStuck
 from closeranks.events import FaultInjected
 from closeranks.simulate.body import Body
-from closeranks.simulate.eyes import sight
+from closeranks.simulate.eyes import Sighting, roll_call_of, sight
 from closeranks.simulate.stretch import Stretch
 from closeranks.simulate.strikes import Kind, Scope, Strike
 
@@ -107,32 +107,38 @@ class Striking:
         world, body = self._world, self._occupant(strike.seat)
         if body is None or body.frozen:
             return False
-        stretch = world.stretch
+        stretch, bounds = world.stretch, world.setup.bounds
         steps = 0 if stretch is None else stretch.closed_by(world.now_s)
         if stretch is not None:
             world.halt(lost=True)
-        body.frozen = True
-        if stretch is None and body.ready and not world.calm:
-            return True  # it is missed where the recovery waits for it next
-        self._find(body, steps, None if stretch is not None else world.setup.bounds.unlearned_s)
+        body.frozen, body.answers = True, strike.answers
+        if stretch is not None:
+            self._miss(body, steps)
+        elif strike.answers and not (body.ready and not world.calm):  # else the recovery waits for it next
+            self._find(body, sight(bounds, world.setup.step_s, steps, answers=True), bounds.unlearned_s)
+        if not strike.answers:
+            self._find(body, roll_call_of(bounds))
         return True
 
-    def _find(self, body: Body, steps: int, after_s: float | None) -> None:
-        """The detector finds a silent process: when its learned deadline is over, or so much later."""
-        world = self._world
-        seen = sight(world.setup.bounds, world.setup.step_s, steps)
+    def _miss(self, body: Body, steps: int) -> None:
+        """The others wait for it in a step."""
+        setup = self._world.setup
+        self._find(body, sight(setup.bounds, setup.step_s, steps, answers=body.answers))
+
+    def _find(self, body: Body, seen: Sighting, after_s: float | None = None) -> None:
+        """A detector finds a silent process; ``after_s``: so much later than it would otherwise."""
         fact = ProcStuck(proc=body.number, detail=seen.detail, silent_s=seen.silent_s, allowed_s=seen.allowed_s)
-        world.after(seen.after_s if after_s is None else after_s, self._tell_stuck, body, fact)
+        self._world.after(seen.after_s if after_s is None else after_s, self._tell_stuck, body, fact)
 
     def missed(self, term: int) -> None:
         """Training was about to go on, and not everybody came."""
         self._world.hands.notice_soon(term)
         for body in self._world.members(term):
             if body.alive and body.frozen:
-                self._find(body, 0, None)
+                self._miss(body, 0)
 
     def _tell_stuck(self, body: Body, fact: ProcStuck) -> None:
-        if body.alive:
+        if body.alive and not body.doomed:
             self._world.feed(fact)
 
     def _bug(self, strike: Strike) -> bool:

@@ -30,7 +30,6 @@ from closeranks.events import (
 )
 from closeranks.simulate.body import Body
 from closeranks.simulate.saves import Restored
-from closeranks.simulate.stretch import Stretch
 
 if TYPE_CHECKING:
     from closeranks.simulate.setup import Setup
@@ -51,7 +50,8 @@ class Tape:
         self._encoder = msgspec.json.Encoder()
         self._seq = 0
         self._term = 0
-        self._generation = 0
+        self._saves, self._generation = 0, 0
+        self._uncommitted: dict[int, int] = {}  # numbers of saves by their step
 
     def note(self, event: AnyEvent, at_s: float, term: int) -> None:
         """Write one record; times within events are moved to the clock of the journal."""
@@ -140,16 +140,9 @@ class Tape:
             body.spend(Category.STALLED, at_s)
             body.trained = True
 
-    def closed(self, stretch: Stretch, count: int, highest: int) -> None:
+    def closed(self, step: int, began_s: float, at_s: float, *, repeated: bool) -> None:
         """Every seat closed a step."""
-        step, at_s = stretch.after + count, stretch.closed_s(count)
-        event = StepClosed(
-            step=step,
-            began_mono_s=at_s - stretch.step_s if count > 1 else max(stretch.begin_s, at_s - stretch.step_s),
-            closed_mono_s=at_s,
-            losses=(),
-            repeated=step <= highest,
-        )
+        event = StepClosed(step=step, began_mono_s=began_s, closed_mono_s=at_s, losses=(), repeated=repeated)
         self.note(event, at_s, 0)
 
     def trained(self, members: Iterable[Body], worked: tuple[float, float, float], at_s: float) -> None:
@@ -175,13 +168,24 @@ class Tape:
 
     # --- state that lasts ---------------------------------------------------------------------------------------
 
+    def snapshot(self, step: int, pause_s: float, at_s: float) -> None:
+        """The pause of training for a save is over."""
+        self._saves += 1
+        self._uncommitted[step] = self._saves
+        self.note(SnapshotTaken(save=self._saves, step=step, image_bytes=0, pause_s=pause_s), at_s, 0)
+
     def saved(self, step: int, pause_s: float, taken_s: float, at_s: float) -> None:
-        """A save became durable."""
+        """A save became durable; its pause is told now if it was not."""
+        if step not in self._uncommitted:
+            self.snapshot(step, pause_s, taken_s)
         self._generation += 1
-        number = self._generation
-        self.note(SnapshotTaken(save=number, step=step, image_bytes=0, pause_s=pause_s), at_s, 0)
         committed = CheckpointCommitted(
-            save=number, step=step, generation=number, written_bytes=0, reused_bytes=0, took_s=at_s - taken_s
+            save=self._uncommitted.pop(step),
+            step=step,
+            generation=self._generation,
+            written_bytes=0,
+            reused_bytes=0,
+            took_s=at_s - taken_s,
         )
         self.note(committed, at_s, 0)
 

@@ -35,6 +35,7 @@ _KINDS: Final = {
     **dict.fromkeys(("kill", "segfault", "exit_code", "exception", "system_exit"), Kind.CRASH),
     **dict.fromkeys(("freeze", "gil", "block"), Kind.HANG),
 }
+_ANSWERING: Final = frozenset({"block"})  # hangs that leave the control thread alone
 _ENDS_WITHIN_S: Final = 5.0  # a process that a fault ended is gone so soon after it
 
 
@@ -115,9 +116,8 @@ def twin_of(records: Sequence[Record], timing: Timing) -> Twin:
         if event.fault not in _KINDS:
             known = ", ".join(sorted(_KINDS))
             raise PlanInputError("the real run", f"faults of kind {known}", event.fault, "drill with one of these")
-        strikes.append(
-            Strike(at_s=begin_s + record.mono_s - real_begin_s, kind=_KINDS[event.fault], seat=event.seat or 0)
-        )
+        at_s, answers = begin_s + record.mono_s - real_begin_s, event.fault in _ANSWERING
+        strikes.append(Strike(at_s=at_s, kind=_KINDS[event.fault], seat=event.seat or 0, answers=answers))
     setup = Setup(
         settings=Settings(seats=started.seats, spares=started.spares),
         timing=timing,

@@ -71,6 +71,8 @@ class World:
         self._carried_s = 0.0  # what the open attempt took more before it went on under another pace
         self._told = 0  # steps of the stretch
         self._told_saved = -1
+        self._told_pauses = 0  # of the stretch
+        self._begun_s = 0.0  # when the first attempt of the stretch began, perhaps under another pace
         self._facts = 0
         self._chooser = self._new_chooser()
         self.hands = Hands(self)
@@ -201,6 +203,7 @@ class World:
             self._chooser.begin(self.now_s)
         self._carried_s = 0.0
         self.laggard.disturbed()
+        self._begun_s = self.now_s
         self._open(self.now_s, members[0].closed)
 
     def _open(self, begin_s: float, after: int) -> None:
@@ -215,7 +218,7 @@ class World:
             base=-1 if isinstance(setup.every, EverySteps) else min(self.base, after),
             pause_s=setup.pause_s * factor,
         )
-        self._since_s, self._told = begin_s, 0
+        self._since_s, self._told, self._told_pauses = begin_s, 0, 0
         self._queue_step(1)
         bug = min((step for step in self.bugs if step > after), default=None)
         if bug is not None:
@@ -247,7 +250,8 @@ class World:
         self._told = count
         now_s, self.now_s = self.now_s, stretch.closed_s(count)
         if self.tape is not None:
-            self.tape.closed(stretch, count, self.highest)
+            step, began_s = stretch.after + count, self._begun_s if count == 1 else stretch.opened_s(count - 1)
+            self.tape.closed(step, began_s, self.now_s, repeated=step <= self.highest)
             self._queue_landing(stretch, count)
         self.feed(StepDone(step=stretch.after + count, duration_s=stretch.step_s))
         self.now_s = now_s
@@ -261,7 +265,17 @@ class World:
 
     def _landed(self, stretch: Stretch, count: int, taken_s: float) -> None:
         if self.stretch is stretch and self.tape is not None:
+            self._tell_pauses(stretch, stretch.saves(count), self.now_s)
             self.tape.saved(stretch.after + count, stretch.pause_s, taken_s, self.now_s)
+
+    def _tell_pauses(self, stretch: Stretch, most: int, upto_s: float) -> None:
+        """The journal tells of the pauses for the saves of the stretch, up to that number, that are over by then."""
+        for number in range(self._told_pauses + 1, most + 1):
+            step = stretch.save_step(number)
+            over_s = stretch.opened_s(step - stretch.after)
+            if self.tape is not None and over_s <= upto_s:
+                self.tape.snapshot(step, stretch.pause_s, over_s)
+                self._told_pauses = number
 
     def settle(self) -> None:
         """Tell of the newest step that is closed by now."""
@@ -283,7 +297,11 @@ class World:
         self.stretch = None
         opened_s = stretch.opened_s(count)
         open_s = max(0.0, self.now_s - opened_s)
-        pause_s = stretch.pause_s * stretch.saves(count) - max(0.0, opened_s - self.now_s)
+        pause_s = stretch.pause_s * stretch.saves(count)
+        if count and self.now_s < opened_s:  # within the pause for a save, which is lost with what would have followed
+            open_s, pause_s = self.now_s - stretch.closed_s(count), pause_s - stretch.pause_s
+        elif self.now_s < opened_s:  # within one that was booked whole as the pace changed
+            pause_s -= opened_s - self.now_s
         self._book(stretch, count, pause_s, self.now_s)
         if not count:
             open_s += self._carried_s  # it counts as what it was: lost
@@ -316,6 +334,7 @@ class World:
         more_s = done * (stretch.step_s - new_step_s)
         self._carried_s = more_s if count else self._carried_s + more_s
         self._carry(stretch.after + count, more_s)
+        self._begun_s = opened_s if count else self._begun_s
         self._open(upto_s - done * new_step_s, stretch.after + count)
 
     def _carry(self, after: int, more_s: float) -> None:
@@ -333,6 +352,12 @@ class World:
         self.highest = max(self.highest, stretch.after + count)
         self.checks.trained(stretch.after, count, self.highest)
         if self.tape is not None:
+            # A report needs those within repeated work, and the one before an attempt that is lost.
+            newest = stretch.saves(count)
+            self._tell_pauses(stretch, stretch.saves(repeated), at_s)
+            if newest > stretch.saves(count - 1):
+                self._told_pauses = max(self._told_pauses, 0 if self.setup.every_step else newest - 1)
+                self._tell_pauses(stretch, newest, at_s)
             worked = ((count - repeated) * stretch.step_s, repeated * stretch.step_s, pause_s)
             self.tape.trained(self.seats.values(), worked, at_s)
 

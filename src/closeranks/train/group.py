@@ -16,7 +16,7 @@ from closeranks.drill.inject import Launch
 from closeranks.train import setup_record
 from closeranks.train.inner import Inner, Place, PrivateWorld
 from closeranks.train.poison import CollectiveRefused, first_line
-from closeranks.train.untyped import c10d, dist
+from closeranks.train.untyped import c10d, dist, either
 from closeranks.train.world import Attempt, World, first_tensor_device
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 BACKEND = "closeranks"
 _TORCH_FOLDER = torch.__path__[0]
+_APPLYING = Attempt.APPLYING  # members of an enumeration are slow to look up
+_PEER_TO_PEER = frozenset(("send", "recv", "recv_anysource"))
 
 
 class OuterWork(dist.Work):  # type: ignore[misc]
@@ -218,7 +220,7 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _run(self, operation: str, result: Any, call: Callable[[Any], Any]) -> Any:
         world = self._world
-        if world.attempt is Attempt.APPLYING:
+        if world.attempt is _APPLYING:
             raise CollectiveRefused(operation)
         if world.poison is not None:
             return OuterWork(_done(result), world)
@@ -245,12 +247,11 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
         world, term = self._world, self._world.term
         world.entering(operation, _size_bytes(launch.tensors))
         record = self._begin_record(operation, result)
-        peer_to_peer = operation in {"send", "recv", "recv_anysource"}
         try:
             work = launch.call(inner.backend_for(first_tensor_device(result)))
         except RuntimeError as error:
             world.returned()
-            if peer_to_peer or isinstance(error, dist.DistError):
+            if operation in _PEER_TO_PEER or isinstance(error, dist.DistError):
                 world.poison_term(term, first_line(error))
                 return OuterWork(_done(result), world)
             raise
@@ -279,12 +280,12 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
         inner_future.add_done_callback(finish)
         return OuterWork(flight.future, world)
 
-    def _show(self, tensors: Any) -> None:
-        """Gradients are what is reduced inside of backward."""
-        show = self._world.on_gradients
-        if show is not None and torch._C._current_graph_task_id() != -1:
+    def show(self, tensors: Any, partial: torch.Tensor | None = None) -> None:
+        """Gradients are what is reduced inside of backward; ``partial``: they may be reduced further from there."""
+        on_gradients = self._world.on_gradients
+        if on_gradients is not None and torch._C._current_graph_task_id() != -1:
             for tensor in tensors:
-                show(tensor)
+                on_gradients(tensor, partial)
 
     def _begin_record(self, operation: str, result: Any) -> Callable[[Any], None] | None:
         setup = self._world.setup
@@ -300,7 +301,7 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
     # --- collectives; the signatures are torch's ----------------------------------------------------------------
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        self._show(tensors)
+        self.show(tensors)
         return self._run("allreduce", tensors, lambda b: b.allreduce(tensors, opts or c10d.AllreduceOptions()))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
@@ -329,7 +330,7 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._run(
             "all_gather_single",
             [output],
-            lambda b: _either(b, "all_gather_single", "_allgather_base")(output, value, opts),
+            lambda b: either(b, "all_gather_single", "_allgather_base")(output, value, opts),
         )
 
     _allgather_base = all_gather_single
@@ -339,7 +340,7 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._run(
             "all_gather_single_coalesced",
             outputs,
-            lambda b: _each(_either(b, "all_gather_single", "_allgather_base"), outputs, inputs, opts),
+            lambda b: _each(either(b, "all_gather_single", "_allgather_base"), outputs, inputs, opts),
         )
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -359,8 +360,8 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
     def reduce_scatter_single(self, output: Any, value: Any, opts: Any = None) -> Any:
         opts = opts or c10d.ReduceScatterOptions()
         names = ("reduce_scatter_single", "_reduce_scatter_base")
-        self._show([value])
-        return self._run("reduce_scatter_single", [output], lambda b: _either(b, *names)(output, value, opts))
+        self.show([value], output)
+        return self._run("reduce_scatter_single", [output], lambda b: either(b, *names)(output, value, opts))
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -369,7 +370,7 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._run(
             "reduce_scatter_single_coalesced",
             outputs,
-            lambda b: _each(_either(b, "reduce_scatter_single", "_reduce_scatter_base"), outputs, inputs, opts),
+            lambda b: _each(either(b, "reduce_scatter_single", "_reduce_scatter_base"), outputs, inputs, opts),
         )
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -386,7 +387,7 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._run(
             "all_to_all_single",
             [output],
-            lambda b: _either(b, *names)(output, value, output_splits, input_splits, opts),
+            lambda b: either(b, *names)(output, value, output_splits, input_splits, opts),
         )
 
     alltoall_base = all_to_all_single
@@ -432,11 +433,6 @@ def _each(operation: Any, outputs: Any, inputs: Any, opts: Any) -> _Works | Any:
     """A coalesced collective as single ones: backends do not offer theirs to Python."""
     works = [operation(output, value, opts) for output, value in zip(outputs, inputs, strict=True)]
     return works[0] if len(works) == 1 else _Works(works)
-
-
-def _either(backend: Any, name: str, older_name: str) -> Any:
-    """Torch renamed some collectives in 2.13; use the name that this backend has."""
-    return getattr(backend, name, None) or getattr(backend, older_name)
 
 
 def _asked_by_torch_itself() -> bool:

@@ -37,7 +37,7 @@ from closeranks.train.rehearsal import Rehearsal
 from closeranks.train.seat_page import SeatPage
 from closeranks.train.steps import Loop, Step
 from closeranks.train.timers import Timers, watch_garbage
-from closeranks.train.undo import UndoArea, ddp_parts
+from closeranks.train.undo import UndoArea
 from closeranks.train.untyped import dist
 from closeranks.train.world import Attempt, World
 from closeranks.vitals import Field, Vitals
@@ -394,7 +394,7 @@ class Job:
         """
         if self.world.size == 1:
             return 0
-        found = [part for module in self.protected.modules.values() for part in ddp_parts(module)]
+        found = self.protected.ddp_parts()
         found = found or [part for part in gc.get_objects() if isinstance(part, DistributedDataParallel)]
         return 0 if not found else 3 if any(part.static_graph for part in found) else 2
 
@@ -410,7 +410,7 @@ class Job:
 
     def end_setup(self, *, rehearsed: bool) -> None:
         """The set-up is over: keep its record for successors, tell the supervisor that we can be seated."""
-        self.protected.look_for_buffers()
+        self.protected.look_for_parts()
         self.timers.forget()
         setup, self.world.setup = self.world.setup, None
         complete = True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parallel import DistributedDataParallel
 
 from closeranks.train import digest as digests
 from closeranks.train import tree
@@ -43,6 +44,7 @@ class Protected:
         self.others: dict[str, Stateful] = {}
         self.local: dict[str, Stateful] = {}
         self._owners: list[tuple[str, torch.nn.Module]] | None = None
+        self._ddp: list[DistributedDataParallel] | None = None
 
     def add(self, name: str, value: Any, *, local: bool = False) -> None:
         """Register one object.
@@ -51,7 +53,7 @@ class Protected:
             NotProtectable: it has no state_dict, or a leaf of it cannot be kept; it is not registered.
             ValueError: the name is taken by another object.
         """
-        self._owners = None
+        self.look_for_parts()
         known = {**self.modules, **self.optimizers, **self.others, **self.local}
         if name in known:
             if known[name] is value:
@@ -151,9 +153,16 @@ class Protected:
             ]
         return [(name, owner, [b for b in owner._buffers.values() if b is not None]) for name, owner in self._owners]
 
-    def look_for_buffers(self) -> None:
+    def ddp_parts(self) -> list[DistributedDataParallel]:
+        """The DDP wrappers among what is protected: modules themselves, or direct parts of them."""
+        if self._ddp is None:
+            candidates = (part for module in self.modules.values() for part in (module, *module.children()))
+            self._ddp = [part for part in candidates if isinstance(part, DistributedDataParallel)]
+        return self._ddp
+
+    def look_for_parts(self) -> None:
         """Walk the modules again: the walk is too long for every step, and set-up may have changed them."""
-        self._owners = None
+        self._owners = self._ddp = None
 
     def changing(self) -> dict[str, Stateful]:
         """Objects whose state a step may change: not modules, not optimizers, and not data that the step determines."""

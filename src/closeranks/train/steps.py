@@ -184,25 +184,26 @@ class Loop:
             raise RuntimeError("`with step:` inside another step block; one block is one update")
         if job.control is not None and not step.rehearsal:  # without a supervisor nothing is tried again
             job.undo.take()
+        opened_ns = time.monotonic_ns()
         if job.batches is not None:
-            fetched_ns = time.monotonic_ns()
             step.batch = job.batches.fetch(step.number, world.seat or 0, world.size)
-            job.timers.show(FETCHING, time.monotonic_ns() - fetched_ns)
+            fetched_ns, opened_ns = opened_ns, time.monotonic_ns()
+            job.timers.show(FETCHING, opened_ns - fetched_ns)
         job.randomness.set_for(step.number, world.seat or 0)
         self._attempt = self._attempt + 1 if self._last == step.number else 1
         self._last = step.number
         job.held.open(self._attempt, rehearsal=step.rehearsal)
         job.held.take(step.batch)
         self.lasting.hear_of_saves()
-        world.opened_ns = time.monotonic_ns()
-        world.own.open(world.opened_ns)
+        world.opened_ns = opened_ns
+        world.own.open(opened_ns)
         world.backward_seen = step.rehearsal
         world.attempt = Attempt.OPEN
-        world.vitals.open_step(step.number, self._attempt, world.opened_ns)
+        world.vitals.open_step(step.number, self._attempt, opened_ns)
         if step.rehearsal:
             world.vitals.move(Doing.STARTING)
         else:
-            world.vitals.spend(Category.REPEATED if step.number <= self.highest else Category.USEFUL)
+            world.vitals.spend(Category.REPEATED if step.number <= self.highest else Category.USEFUL, opened_ns)
             self._report_resume()
         job.strike("forward", step.number, rehearsal=step.rehearsal)
 

@@ -5,24 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from closeranks.train import tree
 from closeranks.train.protected import Protected, always_changed
 
 if TYPE_CHECKING:
+    from torch.nn.parallel import DistributedDataParallel
+
     from closeranks.train.randomness import Randomness
 
 
 # An attempt cut between two micro-batches leaves DDP believing that buffers need no broadcast; a replacement, which
 # ended its rehearsal properly, would broadcast them alone.
 _DDP_FLAGS = ("require_forward_param_sync", "require_backward_grad_sync")
-
-
-def ddp_parts(module: torch.nn.Module) -> list[DistributedDataParallel]:
-    """The DDP wrappers in a module: itself, or direct parts of it."""
-    candidates = (module, *module.children())
-    return [part for part in candidates if isinstance(part, DistributedDataParallel)]
+# Values of hyperparameters that nobody changes in place. Asking for the type is a fifth of an isinstance of Tensor.
+_IMMUTABLE = frozenset((float, int, bool, str, tuple, type(None)))
 
 
 class UndoArea:
@@ -49,14 +46,10 @@ class UndoArea:
             self._others[name] = tree.copied(other.state_dict())
         for name, optimizer in self._protected.optimizers.items():
             self._groups[name] = [
-                {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in group.items() if k != "params"}
+                {k: v if type(v) in _IMMUTABLE else _copied(v) for k, v in group.items() if k != "params"}
                 for group in optimizer.param_groups
             ]
-        self._ddp = [
-            (part, {flag: getattr(part, flag) for flag in _DDP_FLAGS})
-            for module in self._protected.modules.values()
-            for part in ddp_parts(module)
-        ]
+        self._ddp = [(part, {flag: getattr(part, flag) for flag in _DDP_FLAGS}) for part in self._protected.ddp_parts()]
         self._random = self._randomness.capture()
 
     def restore(self) -> None:
@@ -78,6 +71,10 @@ class UndoArea:
                 setattr(part, flag, value)
         self._randomness.restore(self._random)
         self._protected.clear_gradients()
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def _forget_unscaling(value: Any) -> None:

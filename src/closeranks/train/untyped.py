@@ -7,3 +7,8 @@ import torch.distributed
 
 dist: Any = torch.distributed
 c10d: Any = torch._C._distributed_c10d
+
+
+def either(owner: Any, name: str, older_name: str) -> Any:
+    """Torch renamed some collectives in 2.13; the one that it has."""
+    return getattr(owner, name, None) or getattr(owner, older_name)

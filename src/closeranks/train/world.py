@@ -79,7 +79,7 @@ class World:
         self.own = OwnTime(vitals)
         self.backward_seen = True
         self.on_backward: Callable[[], None] = lambda: None  # before the first collective of a backward pass
-        self.on_gradients: Callable[[torch.Tensor], None] | None = None  # of this seat, about to be reduced
+        self.on_gradients: Callable[[torch.Tensor, torch.Tensor | None], None] | None = None  # about to be reduced
         self.on_launched: Callable[[], None] | None = None  # drills strike here
         self.tamper: Callable[[str, Launch], Launch | None] | None = None  # drills change what is launched
         self.on_poison: Callable[[int, str], None] = lambda _term, _detail: None
@@ -92,7 +92,9 @@ class World:
         self._returned = 0
         self._flights: dict[int, Flight] = {}
         self._silence = Silence()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # entered directly where nobody is waited for: a third of a condition's time
+        self._changed = threading.Condition(self._lock)
+        self._quiet_wanted = False
 
     # --- the training thread -----------------------------------------------------------------------------------
 
@@ -112,18 +114,18 @@ class World:
             self.own.launch(now_ns, backward_pass)
             if not self.backward_seen and backward_pass != -1:
                 self.backward_seen = True
-                self.vitals.words[3] = _BACKWARD
+                self.vitals.words[6] = _BACKWARD
                 self.on_backward()
-        with self._changed:
+        with self._lock:
             self._launched += 1
         self.vitals.enter(CODES[operation], size_bytes, now_ns)
 
     def returned(self) -> None:
         """A launched collective is complete, well or not; called by gloo's threads and at a failed launch."""
-        with self._changed:
-            self._returned += 1
-            self.vitals.words[9] = self._returned
-            if self._returned == self._launched:
+        with self._lock:
+            self._returned = returned = self._returned + 1
+            self.vitals.words[1] = returned
+            if self._quiet_wanted and returned == self._launched:
                 self._changed.notify_all()
 
     def take_off(self, inner: Inner, result: Any) -> Flight:
@@ -147,7 +149,11 @@ class World:
     def wait_quiet(self, deadline_s: float) -> bool:
         """Wait until no inner operation can write into our tensors any more; False: the deadline passed."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._returned == self._launched, timeout=deadline_s)
+            self._quiet_wanted = True
+            try:
+                return self._changed.wait_for(lambda: self._returned == self._launched, timeout=deadline_s)
+            finally:
+                self._quiet_wanted = False
 
     def regroup(self, place: Seat) -> str:
         """Give every group a new inside under ``place.term``; returns the digest of the groups.

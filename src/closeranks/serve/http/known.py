@@ -12,10 +12,11 @@ from __future__ import annotations
 import re
 from typing import Final, Generic, TypeVar
 
-HEADS_MAX: Final = 4
-"""Of a connection. Whoever sends more, such as one with a number of its own in each head, gains nothing by them."""
+HEADS_MAX: Final = 3
+HEAD_BYTES_MAX: Final = 4096
+"""Of a connection: ten thousand of them must not hold gigabytes of heads. Longer ones are parsed each time."""
 
-VAIN_MAX: Final = 32
+VAIN_MAX: Final = 32  # new heads in a row, such as ones with a number of their own: after that no more are learned
 _LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: (\d{1,8})\r\n")
 _END: Final = b"\r\n\r\n"
 _DIGITS_MAX: Final = 8
@@ -53,13 +54,15 @@ class KnownHeads(Generic[Meaning]):
                 return meaning, b"" if digits == learned else digits, body_at
         return None
 
-    def learn(self, data: bytes, body_bytes: int, meaning: Meaning) -> bool:
-        """The parser has read exactly one message in ``data``, with a body of so many bytes; whether it is kept.
+    @property
+    def hopeless(self) -> bool:
+        """Whether no head on this connection is like another one: then learning them only takes time."""
+        return self._vain > VAIN_MAX
 
-        A connection on which no head is like another one is not worth the time after a while.
-        """
+    def learn(self, data: bytes, body_bytes: int, meaning: Meaning) -> bool:
+        """The parser has read exactly one message in ``data``, with a body of so many bytes; whether it is kept."""
         body_at = data.find(_END) + len(_END)
-        if body_at + body_bytes != len(data) or self._vain > VAIN_MAX:
+        if body_at + body_bytes != len(data) or body_at > HEAD_BYTES_MAX or self.hopeless:
             return False
         match = _LENGTH.search(data, 0, body_at)
         if match is None and body_bytes:

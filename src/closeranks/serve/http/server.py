@@ -10,7 +10,7 @@ from typing import Final, Protocol, cast
 import httptools
 import msgspec
 
-from closeranks.serve.http.head import Headers, Request, lines_of, objection, status_line, with_length
+from closeranks.serve.http.head import Headers, Request, first, lines_of, objection, status_line, with_length
 from closeranks.serve.http.known import KnownHeads
 from closeranks.serve.http.limits import Limits
 
@@ -114,7 +114,7 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(501, "no protocol but HTTP/1.1 is spoken here")
         except httptools.HttpParserError as error:
             self._refuse(400, f"not HTTP/1.1: {error}")
-        if between and len(self._read) == 1 and self._between and not self._refused:
+        if between and self._between and len(self._read) == 1 and not self._known.hopeless:
             self._learn(data, self._read[0])
         self._read.clear()
 
@@ -132,7 +132,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _learn(self, data: bytes, request: Request) -> None:
         """Remember a head that asks for nothing more."""
-        plain = request.keep_alive and request.chunked_allowed
+        plain = request.keep_alive and request.chunked_allowed and not self._refused
         if plain and not any(name in _SPECIAL for name, _ in request.headers):
             self._known.learn(data, len(request.body), msgspec.structs.replace(request, body=b""))
 
@@ -163,18 +163,21 @@ class ClientConnection(asyncio.Protocol):
     def on_url(self, url: bytes) -> None:
         """A part of the target."""
         self._target += url
-        self._count(len(url))
+        self._header_bytes += len(url)
+        if self._header_bytes > self._front.limits.header_bytes:
+            self._head_too_large()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
         self._headers.append((name.lower(), value))
-        self._count(len(name) + len(value) + 4)
-
-    def _count(self, count: int) -> None:
+        self._header_bytes += len(name) + len(value) + 4
         limits = self._front.limits
-        self._header_bytes += count
         if self._header_bytes > limits.header_bytes or len(self._headers) > limits.headers:
-            self._refuse(431, f"a head may have {limits.headers} fields and {limits.header_bytes} bytes")
+            self._head_too_large()
+
+    def _head_too_large(self) -> None:
+        limits = self._front.limits
+        self._refuse(431, f"a head may have {limits.headers} fields and {limits.header_bytes} bytes")
 
     def on_headers_complete(self) -> None:
         """The head is there: refuse what has a doubtful or too great length."""
@@ -186,13 +189,12 @@ class ClientConnection(asyncio.Protocol):
         if doubt := objection(self._headers):
             self._refuse(400, doubt)
             return
-        length = next((value for name, value in self._headers if name == b"content-length"), b"0")
-        if int(length) > self._front.limits.body_bytes:
+        if int(first(self._headers, b"content-length") or 0) > self._front.limits.body_bytes:
             self._too_large()
             return
         if self._request is None:
             self.expires_s = self._front.now_s() + self._front.limits.body_s
-        if any(name == b"expect" for name, _ in self._headers) and self._request is None:
+        if self._request is None and first(self._headers, b"expect") is not None:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
@@ -215,7 +217,7 @@ class ClientConnection(asyncio.Protocol):
             method=self._parser.get_method(),
             target=self._target,
             headers=self._headers,
-            body=b"".join(self._body),
+            body=self._body[0] if len(self._body) == 1 else b"".join(self._body),
             keep_alive=self._parser.should_keep_alive(),
             chunked_allowed=self._parser.get_http_version() != "1.0",
             client=self.peer,

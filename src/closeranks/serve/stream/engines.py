@@ -122,12 +122,8 @@ class Continuation:
         prompt = self._prompt.text if chat else self._request.body.get("prompt")
         begin = prompt if isinstance(prompt, list) else [prompt]
         body = {**self._sampling(), "prompt": [*begin, *self._ids], "stream": True, "return_tokens": True}
-        if not self._invariant:
-            return _resume(b"/completion", body | _limit("n_predict", left), Exactness.BEST_EFFORT)
-        # What another answer has left in the cache is reused where it begins alike, and what follows then lies at other
-        # places of it: sums are grouped otherwise, and a near tie may fall otherwise.
-        body["cache_prompt"] = False
-        return _resume(b"/completion", body | _limit("n_predict", left), Exactness.INVARIANT)
+        exactness = Exactness.INVARIANT if self._invariant else Exactness.BEST_EFFORT
+        return _resume(b"/completion", body | _limit("n_predict", left), exactness)
 
     def _by_text(self, engine: str, left: int | None) -> Plan:
         body, text = dict(self._request.body), self._choice.text
