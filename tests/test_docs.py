@@ -54,7 +54,7 @@ def test_every_flag_of_a_shown_command_exists(verb):
 def test_every_flag_that_is_named_exists_in_some_command():
     known = {flag for verb in VERBS if verb != "run" for flag in flags_of(verb)}
     for flag in set(re.findall(r"`(--[a-z-]+)", README + DRILLS + GUARANTEES)) - known:
-        value = {"--on-incident": "true", "--keep": "last=5"}.get(flag, "5")
+        value = {"--on-incident": "true", "--keep": "last=5", "--on-term": "stop"}.get(flag, "5")
         nodes = ["--nnodes", "2", "--run-id", "r"]
         assert parse([*nodes, "--store", "ckpt", flag, value, "t.py"], lambda _: RunOptions(target="t.py"))
 
