@@ -9,7 +9,7 @@ DDP compares the annotations of a hook with its own types, so they cannot be lef
 from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed import GradBucket
+from torch._C._distributed_c10d import GradBucket
 
 from closeranks.detect import robust
 from closeranks.train.digest import word_sum

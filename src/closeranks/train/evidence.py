@@ -105,18 +105,20 @@ def norm_of(gradients: torch.Tensor) -> torch.Tensor:
     """Their 2-norm as a tensor of one element. On the CPU it is finite if they are."""
     values = gradients.detach()
     if values.device.type != "cpu":
-        return torch.linalg.vector_norm(values, dtype=torch.float32)
+        of_device: torch.Tensor = torch.linalg.vector_norm(values, dtype=torch.float32)
+        return of_device
     if values.dtype in _HALF:  # torch's kernel that widens on its way takes fifty times as long as one that does not
         return _norm_widened(values, torch.float32)
-    norm = torch.linalg.vector_norm(values)
+    norm: torch.Tensor = torch.linalg.vector_norm(values)
     if values.dtype is torch.float32 and not math.isfinite(norm.item()):
         return _norm_widened(values, torch.float64)  # of 1e20 the square is too large already: a scaler comes there
     return norm
 
 
 def _norm_widened(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    parts = [torch.linalg.vector_norm(part.to(dtype)) for part in values.reshape(-1).split(_CHUNK)]
-    return torch.linalg.vector_norm(torch.stack(parts))
+    parts = [torch.linalg.vector_norm(part.to(dtype)) for part in torch.split(values.reshape(-1), _CHUNK)]
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(parts))
+    return norm
 
 
 def word_of(value: float) -> int:
