@@ -1,6 +1,6 @@
 """What it costs to look at a step before it is applied, and to digest the state now and then.
 
-Norms and digests are measured in one process on tensors like those of a model with Adam; the exchange of nine words
+Norms and digests are measured in one process on tensors like those of a model with Adam; the exchange of twelve words
 between the seats in processes that meet over gloo. The default interval of digests follows from their measured time.
 """
 
@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from _common import Bench, at_most
 
-from closeranks.decide.suspicion import BASIC
+from closeranks.decide.suspicion import Guard
 from closeranks.detect.corruption import digest_every
 from closeranks.train.digest import digest, word_sum
 
@@ -39,10 +39,10 @@ def timed_s(work: Callable[[], Any], rounds: int) -> float:
 
 
 def exchange(rank: int, port: int, results: Any) -> None:
-    """Nine words from every seat to every seat, as before each update."""
+    """Twelve words from every seat to every seat, as before each update."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=SEATS)
-    mine, every = torch.zeros(9, dtype=torch.int64), torch.zeros(9 * SEATS, dtype=torch.int64)
+    mine, every = torch.zeros(12, dtype=torch.int64), torch.zeros(12 * SEATS, dtype=torch.int64)
     taken_s = timed_s(lambda: dist.all_gather_into_tensor(every, mine), EXCHANGES)
     if rank == 0:
         results.put(taken_s)
@@ -65,7 +65,7 @@ def main() -> int:
     torch.set_num_threads(1)
     rounds = 10 if bench.options.quick else 40
     words_s = exchanged_s()
-    bench.say(f"exchange of nine words between {SEATS} seats: {words_s * 1e6:.0f} us")
+    bench.say(f"exchange of twelve words between {SEATS} seats: {words_s * 1e6:.0f} us")
     worst = 0.0
     bench.say(f"at a step of {STEP_S * 1e3:g} ms, one thread:")
     for name, (count, width) in MODELS.items():
@@ -76,7 +76,7 @@ def main() -> int:
         norm_s = timed_s(lambda bucket=bucket: torch.linalg.vector_norm(bucket), rounds)
         sum_s = timed_s(lambda state=state: word_sum(state), rounds)
         exact_s = timed_s(lambda state=state: digest((("x", one) for one in state), None), max(3, rounds // 10))
-        every = digest_every(sum_s, STEP_S, BASIC.digest_share)
+        every = digest_every(sum_s, STEP_S, Guard().digest_share)
         share = sum_s / every / STEP_S
         worst = max(worst, share)
         bench.say(
