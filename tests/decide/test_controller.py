@@ -752,7 +752,8 @@ def test_mismatched_collectives_that_come_again_stop_the_run():
     assert "mismatched collective after step 9 came again" in world.ended.reason
 
 
-def test_a_mismatch_comes_again_though_the_step_before_it_was_heard_of_too_late_the_first_time():
+@pytest.mark.parametrize("told", ["never", "soon after it"])
+def test_a_mismatch_comes_again_though_the_step_before_it_was_heard_of_too_late_the_first_time(told):
     world = world_of(3)
 
     def mismatch(number):
@@ -763,6 +764,8 @@ def test_a_mismatch_comes_again_though_the_step_before_it_was_heard_of_too_late_
         if number >= 10:
             world.going = None
             world.feed(GroupStuck(detail="collective 7 differs", suspects=(2,)))
+        if number == 10 and told == "soon after it":
+            world.feed(StepDone(step=10, duration_s=0.1))
 
     world.step_hook = mismatch
     world.run()

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from closeranks.decide import budgets, canary, membership, pace
 from closeranks.decide.choice import FROM_SCRATCH
+from closeranks.decide.diagnosis import late_steps_counted
 from closeranks.decide.protocol import ConfirmEnd, EndAfterStep, EndRun, LetLeave, StepDone, StopAsked
 from closeranks.decide.state import THROUGH, Ending, Incident, Life, Stage, State, Stop
 from closeranks.decide.turn import Turn
@@ -85,7 +86,10 @@ def step_done(turn: Turn, fact: StepDone) -> bool:
     if incident is not None:
         if state.life is not Life.RUNNING or incident.plan_step is None or fact.step <= incident.plan_step:
             # It was closed before the loss and is told late.
-            turn.update(incident=replace(incident, done_before=max(incident.done_before, fact.step)))
+            turn.update(
+                incident=replace(incident, done_before=max(incident.done_before, fact.step)),
+                signatures=late_steps_counted(state.signatures, incident.done_before, fact.step),
+            )
             return False
         close_incident(turn, "recovered", first_step_s=turn.now_s - incident.opened_s)
         membership.refill_spares(turn)
