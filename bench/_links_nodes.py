@@ -69,6 +69,7 @@ from closeranks.signs import Doing, Reading
 
 SEATS = 8
 LOCAL = "127.0.0.1"
+STORE_PORT = 2  # nobody meets there: no rank is real
 STEP_S = 0.9
 OWN_S = 0.6  # of a step, before its last collective
 
@@ -140,7 +141,7 @@ class Node:
             case Granted():
                 self._granted = word.number
             case OpenStore():
-                connection.send(TermStoreOpened(term=word.term, address=Address(host=LOCAL, port=1)))
+                connection.send(TermStoreOpened(term=word.term, address=Address(host=LOCAL, port=STORE_PORT)))
             case Reach():
                 connection.send(Reached(nonce=word.nonce))
             case Confirm():

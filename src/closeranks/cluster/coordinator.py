@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -30,6 +31,7 @@ from closeranks.decide.protocol import (
     EndRun,
     Fact,
     GroupLoaded,
+    Isolate,
     NodeBack,
     NodeJoined,
     NodeLost,
@@ -38,6 +40,7 @@ from closeranks.decide.protocol import (
     PlanRestore,
     ProcStuck,
     StartGroup,
+    StartProc,
     StateSaved,
     StepDone,
     TermPoisoned,
@@ -411,19 +414,30 @@ class Coordinator:
     async def _carry(self) -> None:
         """One at a time and in their order: what follows an announcement must not overtake it."""
         while True:
-            decision = await self._decisions.get()
-            match decision:
-                case StartGroup() | BeginTerm():
-                    await self._announce(decision)
-                case EndAfterStep():
-                    ahead = self._progress.steps_within(_STOP_AHEAD_S) + _STEPS_IN_FLIGHT
-                    self._tell_all(words.StopAt(step=self._progress.open_step + ahead))
-                case EndRun():
-                    await self._end(decision)
-                case _:
-                    if isinstance(decision, PlanRestore):
-                        self._feed_all(self._progress.settle(decision.step))
-                    self._tell_all(words.Do(decision=decision))
+            decided = deque([await self._decisions.get()])
+            while not self._decisions.empty():
+                decided.append(self._decisions.get_nowait())
+            while decided:
+                await self._carry_next(decided)
+
+    async def _carry_next(self, decided: deque[Decision]) -> None:
+        match decided.popleft():
+            case StartGroup() | BeginTerm() as decision:
+                await self._announce(decision)
+            case EndAfterStep():
+                ahead = self._progress.steps_within(_STOP_AHEAD_S) + _STEPS_IN_FLIGHT
+                self._tell_all(words.StopAt(step=self._progress.open_step + ahead))
+            case EndRun() as decision:
+                await self._end(decision)
+            case StartProc() | Isolate() as decision:  # there may be one for each of thousands of seats
+                alike: list[Decision] = [decision]
+                while decided and isinstance(decided[0], StartProc | Isolate):
+                    alike.append(decided.popleft())
+                self._tell_all(*(words.Do(decision=one) for one in alike))
+            case decision:
+                if isinstance(decision, PlanRestore):
+                    self._feed_all(self._progress.settle(decision.step))
+                self._tell_all(words.Do(decision=decision))
 
     async def _announce(self, decision: StartGroup | BeginTerm) -> None:
         members = self._mind.members_of(decision)
