@@ -261,21 +261,21 @@ def _confirming_late(turn: Turn) -> None:
     silent = tuple(p for p in members if p.stage is Stage.FINISHED and turn.reaches(p))
     if turn.state.life is not Life.RUNNING or not answered or not silent or not _waits(turn, min(answered), allowed_s):
         return
-    seats = tuple(p.seat for p in silent if p.seat is not None)
-    silent_s = turn.now_s - min(p.since_s for p in silent)
-    detail = f"seats {list(seats)} closed the last step, and did not answer within {allowed_s:g} s of the others"
-    found = Trouble(seen=Seen.PROGRESS, detail=detail, seats=seats, silent_s=silent_s, allowed_s=allowed_s)
-    trouble.meet(turn, found, stuck=silent)
+    what = f" closed the last step, and did not answer within {allowed_s:g} s of the others"
+    _meet_late(turn, Seen.PROGRESS, silent, what, allowed_s)
 
 
 def _isolate_late(turn: Turn, procs: list[Proc], what: str, allowed_s: float) -> None:
     late = tuple(p for p in procs if _waits(turn, p.since_s, allowed_s) and turn.reaches(p))
     if not late:
         return
+    _meet_late(turn, Seen.DEADLINE, late, f": {what} within {allowed_s:g} s", allowed_s)
+
+
+def _meet_late(turn: Turn, seen: Seen, late: tuple[Proc, ...], what: str, allowed_s: float) -> None:
     seats = tuple(p.seat for p in late if p.seat is not None)
     silent_s = turn.now_s - min(p.since_s for p in late)
-    detail = f"seats {list(seats)}: {what} within {allowed_s:g} s"
-    found = Trouble(seen=Seen.DEADLINE, detail=detail, seats=seats, silent_s=silent_s, allowed_s=allowed_s)
+    found = Trouble(seen=seen, detail=f"seats {list(seats)}{what}", seats=seats, silent_s=silent_s, allowed_s=allowed_s)
     trouble.meet(turn, found, stuck=late)
 
 
