@@ -3,22 +3,25 @@
 They play the whole of their part: they take the seats that the coordinator gives them, train, and close a step with
 every beat. Reads the coordinator's address from standard input; prints a line of JSON when all seats train, and
 one more, with what went wrong until then, when standard input is closed. What they are told to write down
-is taken and left unread: on machines of their own each would read it once.
+is taken and left unread, and what is told to all of them is read once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import operator
 import os
 import random
 import resource
 import sys
 import time
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
+from closeranks import frames
 from closeranks.decide.protocol import (
     BeginTerm,
     Decision,
@@ -33,6 +36,7 @@ from closeranks.decide.protocol import (
     StartGroup,
     StartProc,
 )
+from closeranks.nodes import words
 from closeranks.nodes.calling import Caller, Hearer, Missed
 from closeranks.nodes.handshake import Keys
 from closeranks.nodes.link import Connection, Ears, End
@@ -41,28 +45,20 @@ from closeranks.nodes.words import (
     Address,
     Beat,
     ClosedHere,
-    Committer,
     Confirm,
     Confirmed,
-    Dismissed,
     Do,
-    FromSaver,
+    FromCoordinator,
     Granted,
     Heard,
     Introduction,
-    Memo,
     OpenStore,
-    Probe,
     Reach,
     Reached,
     Report,
-    ReportAgain,
     SeatFacts,
     SeatSign,
-    StepClosedEverywhere,
-    StopAt,
     TermStoreOpened,
-    TurnedAway,
     Welcome,
 )
 from closeranks.signs import Doing, Reading
@@ -81,24 +77,45 @@ class Notes(msgspec.Struct, frozen=True, tag="Notes", tag_field="word"):
     stamp: msgspec.Raw
 
 
-FromCoordinator = (
-    Welcome
-    | TurnedAway
-    | ReportAgain
-    | Granted
-    | Do
-    | Notes
-    | StopAt
-    | OpenStore
-    | Reach
-    | Probe
-    | Confirm
-    | Memo
-    | Dismissed
-    | FromSaver
-    | StepClosedEverywhere
-    | Committer
+KINDS = functools.reduce(
+    operator.or_, (Notes, *(kind for kind in get_args(FromCoordinator) if kind is not words.Notes))
 )
+LONG_BYTES = 1024
+
+
+class ReadOnce:
+    """Reads once what all nodes are told alike: on machines of their own they would do it side by side."""
+
+    def __init__(self, kinds: Any) -> None:
+        self._read = msgspec.msgpack.Decoder(kinds).decode
+        self._read_once = functools.lru_cache(maxsize=32)(self._read)
+
+    def decode(self, body: bytes) -> Any:
+        """The word in it."""
+        return self._read_once(body) if len(body) > LONG_BYTES else self._read(body)
+
+
+shared: Any = functools.cache(ReadOnce)
+frames._decoder_of = shared  # noqa: SLF001 -- what a supervisor has no use for is not offered
+
+
+class Layout:
+    """The seats of every node under the newest start of the group, by process."""
+
+    def __init__(self) -> None:
+        self._of: StartGroup | None = None
+        self._seats: dict[str, dict[int, int]] = {}
+
+    def seats(self, decision: StartGroup, node: str) -> dict[int, int]:
+        """Those of this node."""
+        if self._of is not decision:
+            self._of, self._seats = decision, {}
+            for seat, (proc, place) in enumerate(zip(decision.procs, decision.nodes, strict=True)):
+                self._seats.setdefault(place, {})[proc] = seat
+        return self._seats.get(node, {})
+
+
+LAYOUT = Layout()
 
 
 class Node:
@@ -115,7 +132,7 @@ class Node:
         self._step = -1
         self._seats: dict[int, int] = {}  # by process
         self._draw = random.Random(rank)
-        self.caller = Caller(keys, FromCoordinator, Hearer(self._up, self._miss), self._draw)
+        self.caller = Caller(keys, KINDS, Hearer(self._up, self._miss), self._draw)
 
     def _up(self, connection: Connection, _epoch: int) -> Ears:
         me = Introduction(
@@ -152,8 +169,7 @@ class Node:
     def _carry_out(self, connection: Connection, decision: Decision) -> None:
         match decision:
             case StartGroup():
-                places = enumerate(zip(decision.procs, decision.nodes, strict=True))
-                self._seats = {proc: seat for seat, (proc, node) in places if node == f"n{self._rank}"}
+                self._seats = LAYOUT.seats(decision, f"n{self._rank}")
                 for proc, seat in self._seats.items():
                     connection.send(Heard(fact=ProcJoined(proc=proc)))
                     connection.send(SeatFacts(proc=proc, seat=seat, facts={"torch": "2.13.0"}))

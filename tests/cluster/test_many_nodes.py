@@ -164,3 +164,34 @@ def test_room_is_counted_once_for_all_silent_nodes_until_something_changes(tmp_p
 
 
 ROOM = cluster_mind.room
+
+
+def test_a_switch_that_fails_costs_one_memo_and_no_decision_overtakes_it(tmp_path, probes):
+    # Each of a thousand nodes that fell silent had a memo of half a megabyte told to all the others.
+    async def lose() -> list[words.FromCoordinator]:
+        tenure, identity, options = scene(tmp_path)
+        tenure.grantable_s = lambda _heard_s: 3.0
+        coordinator = Coordinator(tenure, identity, options, "the first")
+        leads = asyncio.create_task(coordinator.run())
+        lines = []
+        for k in range(NODES // 2):
+            lines.append(line := Line())
+            line.ears = coordinator.hear(line)
+            line.ears.on_word(introduced(f"n{k}"))
+            line.ears.on_word(words.Report(procs=(), ended=(), closed_step=-1))
+            await asyncio.sleep(0)
+        await settle()
+        lines[0].told.clear()
+        for line in lines[1:]:
+            line.ears.on_closed(End(Ended.LOST, ""))
+        async with asyncio.timeout(30):
+            while not any(isinstance(word, words.Notes) for word in lines[0].told):
+                await asyncio.sleep(0)
+        leads.cancel()
+        coordinator.let_go()
+        return lines[0].told
+
+    told = [word for word in asyncio.run(lose()) if not isinstance(word, words.Probe)]
+    assert [type(word) for word in told[:2]] == [words.Memo, words.Notes]
+    assert len(told[1].events) == NODES // 2 - 1
+    assert sum(isinstance(word, words.Memo) for word in told) == 1
