@@ -213,7 +213,8 @@ class Coordinator:
     def _tell_first(self, done: tuple[StepDone, ...]) -> None:
         """The node of the first seat decides when the state is saved."""
         first = self._attendees.get(next(iter(self._tenure.record.nodes), ""))
-        if first is not None:
+        if first is not None and done:
+            self._telling.tell()  # what these steps led to comes before a save of them
             for one in done:
                 first.send(words.StepClosedEverywhere(step=one.step, duration_s=one.duration_s))
 
@@ -247,6 +248,7 @@ class Coordinator:
         if attendee.admitted:
             attendee.admitted = attendee.silent = False
             self._feed(NodeLost(node=attendee.node, detail=detail))
+            self._telling.tell()  # the memo, before anything is done about it
             attendee.send(words.Dismissed(procs=spares))
 
     def _admit(self, attendee: Attendee) -> None:

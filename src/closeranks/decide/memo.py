@@ -1,6 +1,7 @@
 """What the next coordinator cannot see from outside: budgets, failures that were seen before, the open incident.
 
-A memo reaches every node before the decisions that came with its state: whoever was told something has the memo.
+A memo reaches every node before the decisions that came with its state or an earlier one: whoever was told something
+has the memo.
 """
 
 from __future__ import annotations
