@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from closeranks.drill.expected import Expected, Phase, Row
 from closeranks.drill.fault import Fault, Kind, Moment
@@ -157,11 +158,12 @@ def node_faults(cell: Cell, seed: int) -> tuple[NodeFault, ...]:
     draw = random.Random(f"{seed}/{cell.key}")  # noqa: S311 - no secret
     step = row.calm_steps + draw.randint(_FIRST_STEP, _LAST_STEP)
     node = draw.choice(_NODES)
+    fault = NodeFault(kind=row.kind, node=node, step=step, for_s=row.for_s, percent=row.percent)
     if cell.phase is not Phase.RECOVERING:
-        return (NodeFault(kind=row.kind, node=node, step=step, for_s=row.for_s),)
+        return (fault,)
     other = _NODES[(_NODES.index(node) + 1) % len(_NODES)]
     before = NodeFault(kind=NodeKind.NODE_KILL, node=other, step=step, for_s=_BACK_S)
-    return (before, NodeFault(kind=row.kind, node=node, step=step, moment=NodeMoment.RECOVERY, for_s=row.for_s))
+    return (before, replace(fault, moment=NodeMoment.RECOVERY))
 
 
 def kinds(cells: Iterable[Cell]) -> int:

@@ -160,6 +160,7 @@ _GROUP: Final = (
         _only(_ANY_MOMENT, {Phase.COLLECTIVE: _LOSSES, Phase.RECOVERING: _LOSSES_AMID}),
         lasting=Lasting.INTERMITTENT,
         for_s=20.0,
+        percent=5,
         steps=120,
         calm_steps=50,
     ),
