@@ -321,8 +321,10 @@ class Job:
         return self._striker.tampered(words[Field.STEP], operation, launch)
 
     def own_s(self) -> float:
-        """Seconds of the last step until it first waited for others."""
-        return self.world.vitals.words[Field.OWN_NS] / 1e9
+        """Own time of the newest step that was closed here; that of the open one is not known yet."""
+        vitals = self.world.vitals
+        _, newest = vitals.steps_since(vitals.words[Field.RING_HEAD] - 1)
+        return newest[-1].own_ns / 1e9
 
     def _strike_in_collective(self) -> None:
         words = self.world.vitals.words
