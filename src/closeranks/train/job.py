@@ -321,10 +321,8 @@ class Job:
         return self._striker.tampered(words[Field.STEP], operation, launch)
 
     def own_s(self) -> float:
-        """Own time of the newest step that was closed here; that of the open one is not known yet."""
-        vitals = self.world.vitals
-        _, newest = vitals.steps_since(vitals.words[Field.RING_HEAD] - 1)
-        return newest[-1].own_ns / 1e9
+        """Seconds of the newest closed step until it last waited for others."""
+        return self.world.vitals.own_ns / 1e9
 
     def _strike_in_collective(self) -> None:
         words = self.world.vitals.words
