@@ -41,7 +41,7 @@ class Attempt:
         self.exchange: Exchange | None = exchange
         self.replica = replica
         self.visit = visit  # what will be told of it
-        self.wording = wording  # target and body
+        self.wording = wording  # target and body, as any replica may be asked
         self.heard_s = visit.began_s
         self.preparing = preparing  # a question of the relay; the client hears nothing of it
         self.status = 0
@@ -53,9 +53,9 @@ class Attempt:
         self._connection: UpstreamConnection | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def send(self, request: Request, lines: bytes) -> None:
+    def send(self, request: Request, lines: bytes, wording: tuple[bytes, bytes]) -> None:
         """Go out, as ``request`` in this wording and with these lines of headers."""
-        target, body = self.wording
+        target, body = wording
         data = request_bytes(request.method, self.replica.prefix + target, lines, body)
         self._task = self.replica.pool.request(data, self, self._got, head_only=request.method == b"HEAD")
 

@@ -24,7 +24,7 @@ from closeranks.serve.policies.retry_budget import BudgetSettings
 from closeranks.serve.policies.router import Load, RoutingSettings
 from closeranks.serve.policies.tenants import TenantSettings
 from closeranks.serve.probe_settings import ProbeSettings
-from closeranks.serve.sessions.settings import SessionSettings
+from closeranks.serve.sessions.settings import Kv, SessionSettings
 from closeranks.serve.stream.pace import PaceLimits
 from closeranks.serve.stream.policy import StreamPolicy
 from closeranks.toml_text import Misfit, blame, read_toml
@@ -128,7 +128,12 @@ def risks(settings: Settings) -> list[str]:
             standby=replica.role == "standby",
         )
         tiers.setdefault(replica.tier, []).append(load)
-    return [f"tier {tier}: {told}" if tier else told for tier, loads in tiers.items() for told in warnings(loads)]
+    found = [f"tier {tier}: {told}" if tier else told for tier, loads in tiers.items() for told in warnings(loads)]
+    if settings.sessions.kv is Kv.SNAPSHOT and not settings.sessions.snapshots.folder:
+        found.append(
+            "sessions.snapshots.folder is not set: what engines save of sessions stays in their --slot-save-path"
+        )
+    return found
 
 
 def _check(settings: Settings) -> None:
@@ -143,6 +148,7 @@ def _check(settings: Settings) -> None:
         if replica.capacity < 1:
             raise Misfit(("replica", index, "capacity"), f"expected from 1, got {replica.capacity}")
     _check_ladder(settings)
+    _check_snapshots(settings)
     for key, named in (("tenant", settings.tenant), ("dependency", settings.dependency)):
         _check_names(key, [one.name for one in named])
     if not 0 <= settings.listen.port < 2**16:
@@ -151,6 +157,16 @@ def _check(settings: Settings) -> None:
         raise Misfit(("listen", "processes"), f"expected from 1, got {settings.listen.processes}")
     if bool(settings.listen.tls_cert) != bool(settings.listen.tls_key):
         raise Misfit(("listen", "tls_cert"), "expected tls_cert and tls_key together, got one of them")
+
+
+def _check_snapshots(settings: Settings) -> None:
+    if settings.sessions.kv is Kv.NONE:
+        return
+    if settings.listen.processes > 1:
+        # Which slot is in use would be known to one of them, and the others' requests would wait for it.
+        raise Misfit(("sessions", "kv"), 'expected "none" with several processes, which share no slots')
+    if not any(replica.engine is Engine.LLAMA_CPP for replica in settings.replica):
+        raise Misfit(("sessions", "kv"), 'expected "none" without a [[replica]] of engine = "llama.cpp"')
 
 
 def _check_ladder(settings: Settings) -> None:
