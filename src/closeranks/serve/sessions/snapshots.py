@@ -133,7 +133,8 @@ class Snapshots:
     async def _learn(self, replica: Replica) -> None:
         url = replica.settings.url
         self._asked_s[url] = self._gateway.now_s() + ASK_AGAIN_S
-        said = await self._ask(replica, b"GET", b"/props", b"", self._settings.restore_s)
+        within_s = max(self._settings.restore_s, self._settings.save_s)
+        said = await self._ask(replica, b"GET", b"/props", b"", within_s)
         props = _read(said, _Props)
         if props is not None and 0 < props.total_slots <= 4096 and not self.plan.knows(url):  # noqa: PLR2004 - sane
             self.plan.learned(url, props.total_slots)
