@@ -90,11 +90,19 @@ class Exchange(Entrance):
         self.traffic.begun(visit.began_s, self.ask, visit.replica, kind)
         attempt = Attempt(self, replica, visit, wording, preparing=preparing)
         lines = self._gateway.request_lines(self._request, replica, self.ask)
-        if self.traffic.dependencies and (without := self.traffic.without(visit.began_s, self.ask, visit.replica)):
-            lines += b"%b: %b\r\n" % (WITHOUT, ", ".join(without).encode())
+        drills = self._gateway.drills
+        if self.traffic.dependencies:
+            without = self.traffic.without(visit.began_s, self.ask, visit.replica)
+            if drills.drill is not None and (taken := drills.without(attempt, without)):
+                without = self.traffic.deprive(visit.began_s, self.ask, visit.replica, taken)
+            if without:
+                lines += b"%b: %b\r\n" % (WITHOUT, ", ".join(without).encode())
         if (snapshots := self._gateway.snapshots) is not None and not preparing:
             wording = snapshots.worded(replica, self.ask, self.relay, wording)
-        attempt.send(self._request, lines, wording)
+        if drills.drill is None:
+            attempt.send(self._request, lines, wording)
+        else:
+            drills.send(attempt, functools.partial(attempt.send, self._request, lines, wording))
         return attempt
 
     def _go_on_with(self, attempt: Attempt) -> None:
@@ -146,7 +154,7 @@ class Exchange(Entrance):
         """Status and headers."""
         attempt.heard_s = attempt.replica.heard_s = self._gateway.now_s()
         if self.traffic.dependencies:
-            report = first(attempt.headers, b"server-timing") or b""
+            report = self._gateway.drills.report(attempt, first(attempt.headers, b"server-timing") or b"")
             self.story.without = self.traffic.depended(attempt.heard_s, self.ask, attempt.visit.replica, report)
         if attempt.status < _ERROR:
             self.traffic.heard(attempt.heard_s, self.ask, attempt.replica.settings.name)

@@ -18,6 +18,7 @@ import msgspec
 from closeranks.events import AnyEvent, ReplicaQuarantined, ReplicaReadmitted
 from closeranks.serve.asking import IDEMPOTENCY, Asker, BadPriority
 from closeranks.serve.doubles import Doubles
+from closeranks.serve.drilling import DrilledStreams, Drills
 from closeranks.serve.entrance import Entrance
 from closeranks.serve.exchange import Exchange
 from closeranks.serve.fallbacks import Fallbacks
@@ -90,7 +91,9 @@ class Gateway:
         self._gaps: dict[str, Gaps] = {}
         self.observers: tuple[Observer, ...] = ()
         self.note: Callable[[AnyEvent], None] = lambda _: None  # writes the journal, if one is kept
-        self._streams = open_streams(settings.sessions)
+        self.drills = Drills(self)
+        store = open_streams(settings.sessions)
+        self._streams = None if store is None else DrilledStreams(store, self.drills)
         self._tasks: set[asyncio.Task[None]] = set()
         self._keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
         self._loop = asyncio.get_running_loop()
@@ -155,6 +158,7 @@ class Gateway:
                 await asyncio.wait_for(asyncio.gather(*(keeper.settled() for keeper in self._keepers)), KEEP_S)
             await self._streams.close()
         self.quality.close()
+        self.drills.end("the gateway ends")
         for observer in self.observers:
             observer.close()
         self._wheel.close()
@@ -200,6 +204,11 @@ class Gateway:
         return Clock(self.now_s(), time.time())
 
     @property
+    def keeps_streams(self) -> bool:
+        """Whether there is a store that streams are kept in."""
+        return self._streams is not None
+
+    @property
     def in_flight(self) -> int:
         """Requests that have not ended."""
         return len(self._open)
@@ -237,6 +246,8 @@ class Gateway:
         Returns:
             What was done. Where the gateway listens cannot be changed while it runs.
         """
+        if not settings.drill.allow:
+            self.drills.end("the file that was read again does not allow it")
         before = set(self.replicas)
         replicas = {}
         for replica in settings.replica:

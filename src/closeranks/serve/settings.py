@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from closeranks.serve.admin_settings import AdminSettings
+from closeranks.serve.drill_settings import DrillSettings
 from closeranks.serve.http.limits import Limits
 from closeranks.serve.http.target import Target
 from closeranks.serve.policies.admission import AdmissionSettings
@@ -101,6 +102,7 @@ class Settings(_Part, frozen=True):
     cache: CacheLimits = CacheLimits()
     dependency: tuple[DependencySettings, ...] = ()
     redundancy: RedundancySettings = RedundancySettings()
+    drill: DrillSettings = DrillSettings()
 
 
 def parse(text: str, name: str) -> Settings:
@@ -132,6 +134,11 @@ def risks(settings: Settings) -> list[str]:
     if settings.sessions.kv is Kv.SNAPSHOT and not settings.sessions.snapshots.folder:
         found.append(
             "sessions.snapshots.folder is not set: what engines save of sessions stays in their --slot-save-path"
+        )
+    if settings.drill.allow and settings.admin.port is not None:
+        longest_s = settings.drill.longest_s
+        found.append(
+            f"whoever has the admin token may break this service for up to {longest_s:g} s: [drill] allow = true"
         )
     return found
 
