@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 HELD_BYTES_MAX: Final = 2**20
 """Of an answer that is not streamed: as long as it is held back, a replica may die without the client noticing."""
 
+NOT_DRILLED: Final = ("", 0.0, False)
+"""What a drill has done to a dependency of the replica: to which, for how long, and whether that failed."""
+
 _ERROR: Final = 400
 
 
@@ -25,7 +28,7 @@ class Attempt:
     """One request to one replica. What a given-up attempt still says is not heard."""
 
     __slots__ = (
-        *("_connection", "_task", "body", "exchange", "headers", "heard_s", "held", "lines", "preparing"),
+        *("_connection", "_task", "body", "drilled", "exchange", "headers", "heard_s", "held", "lines", "preparing"),
         *("readings", "replica", "status", "visit", "wording"),
     )
 
@@ -41,7 +44,7 @@ class Attempt:
         self.exchange: Exchange | None = exchange
         self.replica = replica
         self.visit = visit  # what will be told of it
-        self.wording = wording  # target and body
+        self.wording = wording  # target and body, as any replica may be asked
         self.heard_s = visit.began_s
         self.preparing = preparing  # a question of the relay; the client hears nothing of it
         self.status = 0
@@ -50,12 +53,13 @@ class Attempt:
         self.held: list[bytes] = []
         self.body = 0  # bytes that came
         self.readings = 0
+        self.drilled = NOT_DRILLED
         self._connection: UpstreamConnection | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def send(self, request: Request, lines: bytes) -> None:
+    def send(self, request: Request, lines: bytes, wording: tuple[bytes, bytes]) -> None:
         """Go out, as ``request`` in this wording and with these lines of headers."""
-        target, body = self.wording
+        target, body = wording
         data = request_bytes(request.method, self.replica.prefix + target, lines, body)
         self._task = self.replica.pool.request(data, self, self._got, head_only=request.method == b"HEAD")
 

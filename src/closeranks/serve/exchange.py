@@ -37,6 +37,8 @@ class Exchange(Entrance):
     _watch: Watch | None = None
     _pause: Due | None = None
     _comparison: asyncio.Task[None] | None = None
+    _held_back = False
+    _bringing: asyncio.Task[None] | None = None  # what its session's replica is to know before it is asked
 
     def __init__(self, gateway: Gateway, request: Request, client: ClientConnection, ask: Ask) -> None:
         super().__init__(gateway, request, client, ask)
@@ -53,6 +55,14 @@ class Exchange(Entrance):
             self._send(self._replicas[placed.replica])
 
     def _send(self, replica: Replica) -> None:
+        if (snapshots := self._gateway.snapshots) is not None:
+            then = functools.partial(self._ask, replica)
+            self._bringing = snapshots.bring(replica, self._request, self.ask, then)
+            if self._bringing is not None:
+                return
+        self._ask(replica)
+
+    def _ask(self, replica: Replica) -> None:
         relay, wording, preparing = self.relay, (self._request.target, self._request.body), False
         if relay is not None:
             match relay.plan(replica.settings.engine):
@@ -80,13 +90,23 @@ class Exchange(Entrance):
         self.traffic.begun(visit.began_s, self.ask, visit.replica, kind)
         attempt = Attempt(self, replica, visit, wording, preparing=preparing)
         lines = self._gateway.request_lines(self._request, replica, self.ask)
-        if self.traffic.dependencies and (without := self.traffic.without(visit.began_s, self.ask, visit.replica)):
-            lines += b"%b: %b\r\n" % (WITHOUT, ", ".join(without).encode())
-        attempt.send(self._request, lines)
+        drills = self._gateway.drills
+        if self.traffic.dependencies:
+            without = self.traffic.without(visit.began_s, self.ask, visit.replica)
+            if drills.drill is not None and (taken := drills.without(attempt, without)):
+                without = self.traffic.deprive(visit.began_s, self.ask, visit.replica, taken)
+            if without:
+                lines += b"%b: %b\r\n" % (WITHOUT, ", ".join(without).encode())
+        if (snapshots := self._gateway.snapshots) is not None and not preparing:
+            wording = snapshots.worded(replica, self.ask, self.relay, wording)
+        if drills.drill is None:
+            attempt.send(self._request, lines, wording)
+        else:
+            drills.send(attempt, functools.partial(attempt.send, self._request, lines, wording))
         return attempt
 
     def _go_on_with(self, attempt: Attempt) -> None:
-        self.attempt = attempt
+        self.attempt, self._held_back = attempt, False
         if self._watch is None:
             self._watch = Watch(self._gateway, self)
         self._watch.follow(attempt)
@@ -125,6 +145,8 @@ class Exchange(Entrance):
         visit.ended_s, visit.outcome, visit.detail = now_s, outcome, detail
         wait_s = retry_after_s(first(attempt.headers, b"retry-after")) if outcome is Outcome.BUSY else None
         self.traffic.ended(now_s, self.ask, visit.replica, outcome, wait_s)
+        if self._gateway.snapshots is not None:
+            self._gateway.snapshots.ended(attempt, self.ask, outcome, self.relay)
 
     # --- what a replica says --------------------------------------------------------------------------------------
 
@@ -132,7 +154,7 @@ class Exchange(Entrance):
         """Status and headers."""
         attempt.heard_s = attempt.replica.heard_s = self._gateway.now_s()
         if self.traffic.dependencies:
-            report = first(attempt.headers, b"server-timing") or b""
+            report = self._gateway.drills.report(attempt, first(attempt.headers, b"server-timing") or b"")
             self.story.without = self.traffic.depended(attempt.heard_s, self.ask, attempt.visit.replica, report)
         if attempt.status < _ERROR:
             self.traffic.heard(attempt.heard_s, self.ask, attempt.replica.settings.name)
@@ -142,7 +164,10 @@ class Exchange(Entrance):
             return  # judged when it is complete, or as a continuation
         streamed = (first(attempt.headers, b"content-type") or b"").startswith(b"text/event-stream")
         if streamed and attempt.status < _ERROR:
-            self._begin_to_forward(attempt, None)
+            snapshots = self._gateway.snapshots
+            self._held_back = snapshots is not None and snapshots.awaits(attempt, self.ask)
+            if not self._held_back:
+                self._begin_to_forward(attempt, None)
             return
         self.relay = self._keeper = None
         # Where its lines are known the whole answer came in one reading.
@@ -158,7 +183,9 @@ class Exchange(Entrance):
             attempt.pause()
         if attempt.preparing or not self._forwarding or (relay is not None and attempt.status >= _ERROR):
             attempt.held.append(data)
-            if attempt.body > HELD_BYTES_MAX:
+            if self._held_back:
+                self._show_held(attempt)
+            elif attempt.body > HELD_BYTES_MAX:
                 self._held_too_much(attempt)
             return
         if relay is None:
@@ -181,6 +208,16 @@ class Exchange(Entrance):
             data = request_bytes(b"POST", replica.prefix + question.target, lines, question.body)
             replica.pool.request(data, Aside(relay.prepared_ahead), lambda _: None)
 
+    def _show_held(self, attempt: Attempt, *, all_came: bool = False) -> None:
+        """Forward a stream that was held back until its engine has said what it used of a snapshot, if it has."""
+        snapshots = self._gateway.snapshots
+        if snapshots is not None and snapshots.awaits(attempt, self.ask) and not all_came:
+            return
+        self._held_back = False
+        held, attempt.held = b"".join(attempt.held), []
+        self._begin_to_forward(attempt, None)
+        self.on_data(attempt, held)
+
     def _held_too_much(self, attempt: Attempt) -> None:
         if self._client.started:
             attempt.give_up()
@@ -192,6 +229,10 @@ class Exchange(Entrance):
 
     def on_end(self, attempt: Attempt) -> None:
         """The answer is complete, as far as HTTP can tell."""
+        if self._held_back:
+            self._show_held(attempt, all_came=True)
+            if attempt.exchange is None:
+                return
         relay, status = self.relay, attempt.status
         fault = fault_of(status)
         if fault is not None:
@@ -344,7 +385,7 @@ class Exchange(Entrance):
         story = self.story
         story.ended_s, story.sent_bytes = self._gateway.now_s(), self._client.sent_bytes
         story.exactness = self.relay.exactness if self.relay is not None else ""
-        for pending in (self._watch, self._turn, self._pause, self._comparison, self._race):
+        for pending in (self._watch, self._turn, self._pause, self._comparison, self._race, self._bringing):
             if pending is not None:
                 pending.cancel()
         self._watch = None  # it knows this exchange: without that only the collector could free the two

@@ -18,6 +18,7 @@ import msgspec
 from closeranks.events import AnyEvent, ReplicaQuarantined, ReplicaReadmitted
 from closeranks.serve.asking import IDEMPOTENCY, Asker, BadPriority
 from closeranks.serve.doubles import Doubles
+from closeranks.serve.drilling import DrilledStreams, Drills
 from closeranks.serve.entrance import Entrance
 from closeranks.serve.exchange import Exchange
 from closeranks.serve.fallbacks import Fallbacks
@@ -32,6 +33,8 @@ from closeranks.serve.relay import Relay
 from closeranks.serve.sessions.keeper import Keeper
 from closeranks.serve.sessions.opening import open_streams
 from closeranks.serve.sessions.record import EventId, Head, owner_of
+from closeranks.serve.sessions.settings import Kv
+from closeranks.serve.sessions.snapshots import Snapshots
 from closeranks.serve.sessions.store import StoreError
 from closeranks.serve.settings import ReplicaSettings, Settings
 from closeranks.serve.shared import LOOK_S, Shared
@@ -84,11 +87,13 @@ class Gateway:
         self.doubles = Doubles(self)
         self.quality = Quality(self)
         self.replicas = {replica.name: self._replica(replica, settings) for replica in settings.replica}
-        self._invariant = all(replica.invariant for replica in settings.replica)
+        self.invariant = all(replica.invariant for replica in settings.replica)
         self._gaps: dict[str, Gaps] = {}
         self.observers: tuple[Observer, ...] = ()
         self.note: Callable[[AnyEvent], None] = lambda _: None  # writes the journal, if one is kept
-        self._streams = open_streams(settings.sessions)
+        self.drills = Drills(self)
+        store = open_streams(settings.sessions)
+        self._streams = None if store is None else DrilledStreams(store, self.drills)
         self._tasks: set[asyncio.Task[None]] = set()
         self._keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
         self._loop = asyncio.get_running_loop()
@@ -97,6 +102,8 @@ class Gateway:
         self.at = self._wheel.at  # calls something at a moment
         self._numbers = itertools.count(1)
         self._name = secrets.token_hex(8).encode()  # no other process numbers requests under it
+        keeps_kv = settings.sessions.kv is Kv.SNAPSHOT
+        self.snapshots = Snapshots(self, self._name.decode()) if keeps_kv else None
         self._waiting: dict[int, Entrance] = {}
         self._open: set[Exchange] = set()
         self._idle = asyncio.Event()
@@ -140,6 +147,8 @@ class Gateway:
             self._server.close()
         for connection in list(self.connections):
             connection.transport.abort()
+        if self.snapshots is not None:
+            await self.snapshots.close()
         for replica in self.replicas.values():
             replica.pool.close()
         for task in list(self._tasks):
@@ -149,6 +158,7 @@ class Gateway:
                 await asyncio.wait_for(asyncio.gather(*(keeper.settled() for keeper in self._keepers)), KEEP_S)
             await self._streams.close()
         self.quality.close()
+        self.drills.end("the gateway ends")
         for observer in self.observers:
             observer.close()
         self._wheel.close()
@@ -194,6 +204,11 @@ class Gateway:
         return Clock(self.now_s(), time.time())
 
     @property
+    def keeps_streams(self) -> bool:
+        """Whether there is a store that streams are kept in."""
+        return self._streams is not None
+
+    @property
     def in_flight(self) -> int:
         """Requests that have not ended."""
         return len(self._open)
@@ -231,6 +246,8 @@ class Gateway:
         Returns:
             What was done. Where the gateway listens cannot be changed while it runs.
         """
+        if not settings.drill.allow:
+            self.drills.end("the file that was read again does not allow it")
         before = set(self.replicas)
         replicas = {}
         for replica in settings.replica:
@@ -247,7 +264,7 @@ class Gateway:
         self.fallbacks = self._fallbacks(settings)
         if same_cache:
             self.fallbacks.cache = remembered
-        self._invariant = all(replica.invariant for replica in settings.replica)
+        self.invariant = all(replica.invariant for replica in settings.replica)
         told = [f"{len(replicas)} replicas"]
         told += [f"{name} is new" for name in sorted(set(replicas) - before)]
         told += [f"{name} is out" for name in sorted(before - set(replicas))]
@@ -290,6 +307,8 @@ class Gateway:
     def over(self, exchange: Exchange) -> None:
         """The exchange has ended; others may begin."""
         self._open.discard(exchange)
+        if self.snapshots is not None:
+            self.snapshots.done(exchange.ask)
         for observer in self.observers:
             observer.ended(exchange.story)
         if not self._open:
@@ -352,7 +371,7 @@ class Gateway:
         if wanted is None:
             return None
         pace = Pace(self.settings.stall, self._gaps.setdefault(ask.model, Gaps()))
-        return CompletionsRelay(wanted, self.settings.streams, pace, invariant=self._invariant)
+        return CompletionsRelay(wanted, self.settings.streams, pace, invariant=self.invariant)
 
     def request_lines(self, request: Request, replica: Replica, ask: Ask) -> bytes:
         """The lines of the headers that a replica gets."""

@@ -79,6 +79,12 @@ class Traffic(Policies):
         asked = self._life(now_s, ask).asked[replica] = self.dependencies.ask(now_s)
         return asked.without
 
+    def deprive(self, now_s: float, ask: Ask, replica: str, names: tuple[str, ...]) -> tuple[str, ...]:
+        """It is to do without these, too, though they may be asked; without what it is to do in all."""
+        asked = self._life(now_s, ask).asked[replica]
+        asked.without += names
+        return asked.without
+
     def depended(self, now_s: float, ask: Ask, replica: str, report: bytes) -> tuple[str, ...]:
         """Its answer has begun, with this ``Server-Timing``; what it was answered without."""
         life = self._life(now_s, ask)
