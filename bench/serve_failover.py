@@ -20,12 +20,12 @@ from typing import NamedTuple
 from _common import Bench, at_least, at_most, interleaved, spelled
 from _serve_client import Stream, ask
 from _serve_engines import REPLICA, STREAMS, TOKENS_BEFORE, Engines, body, undisturbed
-from _serve_sides import Running, closeranks, haproxy, nginx
+from _serve_sides import Running, closeranks, envoy, haproxy, nginx
 
 from closeranks.serve.demo.tiny_model import write_tiny_model
 
 LIMIT_S = 20.0
-SIDES = {"closeranks": closeranks, "nginx": nginx, "HAProxy": haproxy}
+SIDES = {"closeranks": closeranks, "nginx": nginx, "HAProxy": haproxy, "Envoy": envoy}
 
 
 class Round(NamedTuple):
