@@ -73,7 +73,7 @@ def _wait(port: int) -> None:
         if time.monotonic() > end_s:
             raise RuntimeError("Dynamo's frontend does not answer; see dynamo.log")
         try:
-            request = urllib.request.Request(url, asked, {"content-type": "application/json"})  # noqa: S310 - ours
+            request = urllib.request.Request(url, asked, {"content-type": "application/json"})
             with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310 - ours
                 good += answer.status == 200
         except (OSError, urllib.error.HTTPError):
