@@ -31,12 +31,13 @@ def called(folder, prepare):
     return asyncio.run(talk())
 
 
+async def stop(stand):
+    os.kill(stand.child.pid, signal.SIGSTOP)
+    await until(lambda: set(states_of_threads(stand.child.pid).values()) == {"T"})
+
+
 @pytest.mark.process
 def test_a_process_that_is_stopped_shows_no_sign_of_life(tmp_path):
-    async def stop(stand):
-        os.kill(stand.child.pid, signal.SIGSTOP)
-        await until(lambda: set(states_of_threads(stand.child.pid).values()) == {"T"})
-
     assert called(tmp_path, stop) == ((False, False), True)
 
 
@@ -65,11 +66,7 @@ def test_one_that_waits_for_a_processor_or_for_the_disk_is_not_taken_for_frozen(
 def test_threads_that_wake_up_now_and_then_do_not_wait_for_the_machine(tmp_path, monkeypatch):
     looks = itertools.cycle([{1: "S", 2: "R"}, {1: "R", 2: "S"}])
     monkeypatch.setattr("closeranks.run.doubts.states_of_threads", lambda _pid: next(looks))
-
-    async def nothing(_stand):
-        return
-
-    assert called(tmp_path, nothing) == ((False, False), True)
+    assert called(tmp_path, stop) == ((False, False), True)
 
 
 def test_a_process_that_is_gone_has_no_threads():
