@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from closeranks.serve.gateway import UnknownReplicaError
 from closeranks.serve.http.limits import Limits
 from closeranks.serve.http.server import ClientConnection
+from closeranks.serve.replica import UnknownReplicaError
 from closeranks.serve.states import ladder_state, replica_states
 from closeranks.toml_text import TomlProblem
 

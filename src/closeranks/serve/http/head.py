@@ -69,7 +69,7 @@ def first(headers: Headers, name: bytes) -> bytes | None:
     return None
 
 
-_WITH_BODY: Final = frozenset({b"POST", b"PUT", b"PATCH"})
+WITH_BODY: Final = frozenset({b"POST", b"PUT", b"PATCH"})
 
 
 def with_length(headers: Headers, digits: bytes) -> Headers:
@@ -119,7 +119,7 @@ def end_to_end(headers: Headers) -> Headers:
 
 def request_bytes(method: bytes, target: bytes, lines: bytes, body: bytes) -> bytes:
     """A whole request, with its length. ``lines`` are those of its headers, see ``lines_of``."""
-    if body or method in _WITH_BODY:
+    if body or method in WITH_BODY:
         return b"%b %b HTTP/1.1\r\n%bcontent-length: %d\r\n\r\n%b" % (method, target, lines, len(body), body)
     return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, lines)
 

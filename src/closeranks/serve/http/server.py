@@ -106,7 +106,7 @@ class ClientConnection(asyncio.Protocol):
         between = self._between
         if between:
             known = self._known.find(data)
-            if known is not None and self._read_again(data, *known):
+            if known is not None and self._read_again(data, known):
                 return
         try:
             self._parser.feed_data(data)
@@ -118,16 +118,20 @@ class ClientConnection(asyncio.Protocol):
             self._learn(data, self._read[0])
         self._read.clear()
 
-    def _read_again(self, data: bytes, known: Request, digits: bytes, body_at: int) -> bool:
+    def _read_again(self, data: bytes, found: tuple[Request, bytes, int]) -> bool:
         """Take a request with a head that is known; False: it has to be parsed after all."""
-        limits = self._front.limits
+        limits, (known, digits, body_at) = self._front.limits, found
         if limits is not self._known_under:  # read again from the file meanwhile
             self._known, self._known_under = KnownHeads(), limits
             return False
         if len(data) - body_at > limits.body_bytes:
             return False
         headers, body = with_length(known.headers, digits) if digits else known.headers, data[body_at:]
-        self._complete(Request(known.method, known.target, headers, body, True, True, self.peer, known.notes))
+        request = Request(known.method, known.target, headers, body, True, True, self.peer, known.notes)
+        if self._request is None:
+            self._begin(request)
+        else:
+            self._complete(request)
         return True
 
     def _learn(self, data: bytes, request: Request) -> None:
@@ -252,9 +256,7 @@ class ClientConnection(asyncio.Protocol):
         request = self._request
         if request is None:
             return
-        self.started = True
         self.sent_bytes = 0
-        self._closing = self._draining or not request.keep_alive
         self._chunked = False
         framing = b""
         if length is not None:
@@ -265,14 +267,20 @@ class ClientConnection(asyncio.Protocol):
             self._chunked = True
             framing = b"transfer-encoding: chunked\r\n"
         else:
-            self._closing = True
+            request.keep_alive = False  # its end is that of the connection
+        self._lead(request, status, lines, framing)
+        if length is None:  # it may be long until there is something to send with it
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _lead(self, request: Request, status: int, lines: bytes, framing: bytes) -> None:
+        """Put the head together."""
+        self.started = True
+        self._closing = self._draining or not request.keep_alive
         if self._closing:
             framing += b"connection: close\r\n"
         elif not request.chunked_allowed:
             framing += b"connection: keep-alive\r\n"
         self._head = b"%b%b%b\r\n" % (status_line(status), lines, framing)
-        if length is None:  # it may be long until there is something to send with it
-            asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         head, self._head = self._head, b""
@@ -294,6 +302,9 @@ class ClientConnection(asyncio.Protocol):
         self._flush()
         if self._chunked:
             self.transport.write(b"0\r\n\r\n")
+        self._end()
+
+    def _end(self) -> None:
         self._request = self._exchange = None
         if self._closing:
             self.transport.close()
@@ -306,11 +317,19 @@ class ClientConnection(asyncio.Protocol):
                 self._paused = False
                 self.transport.resume_reading()
 
+    def give(self, status: int, lines: bytes, body: bytes) -> None:
+        """A whole answer, in one write; ``lines`` of headers, see ``lines_of``."""
+        request = self._request
+        if request is None:
+            return
+        self._lead(request, status, lines, b"content-length: %d\r\n" % len(body))
+        self.transport.write(self._head if request.method == b"HEAD" else self._head + body)
+        self._head = b""
+        self._end()
+
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer."""
-        self.start(status, lines_of(headers), len(body))
-        self.send(body)
-        self.finish()
+        self.give(status, lines_of(headers), body)
 
     def fail(self, status: int, message: str, headers: Headers | None = None) -> None:
         """A whole answer that says what went wrong, in the form that clients of the OpenAI API know."""

@@ -81,7 +81,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
 
     def request(self, data: bytes, answer: Answer, *, head_only: bool = False) -> None:
-        """Send a whole request; its answer is told to ``answer``."""
+        """Send a whole request; its answer is told to ``answer``, and without a body if it is to be its head only."""
         self._answer, self._head_only = answer, head_only
         self._heard = self._headed = self._until_close = self._complete = False
         self.transport.write(data)
@@ -112,7 +112,7 @@ class UpstreamConnection(asyncio.Protocol):
         if between:
             known = self._known.find(data)
             if known is not None:
-                self._read_again(data, *known)
+                self._read_again(data, known)
                 return
         try:
             self._parser.feed_data(data)
@@ -130,8 +130,9 @@ class UpstreamConnection(asyncio.Protocol):
                 self._learn(data, len(joined))
             self._end()
 
-    def _read_again(self, data: bytes, known: KnownAnswer, digits: bytes, body_at: int) -> None:
+    def _read_again(self, data: bytes, found: tuple[KnownAnswer, bytes, int]) -> None:
         """Tell a whole answer whose head is known."""
+        known, digits, body_at = found
         self._headed = self._keep = True
         self.lines = known.lines
         if self._answer is not None:
@@ -239,12 +240,25 @@ class Pool:
             The task that connects, to be cancelled by whoever does not want to wait any more; None if nothing has to
             be waited for.
         """
+        connection = self.take()
+        if connection is None:
+            return self.connect(data, answer, got, head_only=head_only)
+        got(connection)
+        connection.request(data, answer, head_only=head_only)
+        return None
+
+    def take(self) -> UpstreamConnection | None:
+        """A kept connection, which belongs to the caller from now on; None: there is none."""
         while self._idle:
             connection = self._idle.pop()
             if not connection.transport.is_closing():
-                got(connection)
-                connection.request(data, answer, head_only=head_only)
-                return None
+                return connection
+        return None
+
+    def connect(
+        self, data: bytes, answer: Answer, got: Callable[[UpstreamConnection], None], *, head_only: bool = False
+    ) -> asyncio.Task[None]:
+        """Send ``data`` over a new connection; see ``request``."""
         task = asyncio.get_running_loop().create_task(self._connect(data, answer, got, head_only=head_only))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

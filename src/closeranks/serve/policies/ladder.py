@@ -91,7 +91,7 @@ class Course(msgspec.Struct, frozen=True):
     reason: str = ""  # why not in full
 
 
-_IN_FULL: Final = Course(0)
+IN_FULL: Final = Course(0)
 
 
 class LevelState(msgspec.Struct):
@@ -170,7 +170,7 @@ class Ladder:
     def course(self, now_s: float, able: Callable[[LevelSettings], bool]) -> Course:
         """How the next request is served; ``able`` tells whether a level can serve at all at the moment."""
         if len(self.levels) == 1:
-            return _IN_FULL
+            return IN_FULL
         if self.forced is not None:
             return Course(self.forced, reason="forced by the operator")
         if self._open and now_s >= self._trial_until_s and able(self.levels[self.level - 1].settings):
