@@ -57,7 +57,8 @@ class Attempts(Entrance, eq=False, kw_only=True):
             if not preparing:
                 relay.begin()
         attempt = self.open(replica, self._kind, words, preparing=preparing)
-        self._go_on_with(attempt)
+        self.attempt = attempt
+        self._look_in_time(attempt)
         if self.traffic.hedging.enabled and not self._client.started:
             after_s = self.traffic.hedge_after_s(attempt.heard_s, self.ask)
             self._race = None if after_s is None else Race(self._gateway, self, attempt, after_s)
@@ -75,10 +76,6 @@ class Attempts(Entrance, eq=False, kw_only=True):
         attempt = Attempt(self, replica, visit, words, now_s, preparing)
         attempt.send(data, head_only=self._request.method == b"HEAD")
         return attempt
-
-    def _go_on_with(self, attempt: Attempt) -> None:
-        self.attempt = attempt
-        self._look_in_time(attempt)
 
     def _look_in_time(self, attempt: Attempt) -> None:
         """See to it that the clock is looked at when this attempt, or the request, may have taken too long."""
@@ -99,7 +96,8 @@ class Attempts(Entrance, eq=False, kw_only=True):
         self.end(other, outcome, detail)
         if outcome is not Outcome.GONE:
             self._tried += (other.replica.name,)
-        self._go_on_with(attempt)
+        self.attempt = attempt
+        self._look_in_time(attempt)
 
     def too_late(self) -> None:
         """The deadline of the request has passed."""
@@ -131,7 +129,9 @@ class Attempts(Entrance, eq=False, kw_only=True):
 
     def end(self, attempt: Attempt, outcome: Outcome, detail: str = "") -> None:
         """The attempt is over; its replica, if it still works on it, hears of it."""
-        attempt.give_up()
+        attempt.exchange = None
+        if attempt.connection is not None or attempt.task is not None:
+            attempt.give_up()
         visit, now_s = attempt.visit, self._gateway.now_s()
         visit.ended_s, visit.outcome, visit.detail = now_s, outcome, detail
         wait_s = retry_after_s(first(attempt.headers, b"retry-after")) if outcome is _BUSY else None

@@ -63,7 +63,7 @@ class Entrance(Delivery, eq=False, kw_only=True):
             self._turn.cancel()
             self._turn = None
         now_s = self._gateway.now_s()
-        if self.ask.laddered:
+        if self.traffic.has_ladder and self.ask.laddered:
             level = self.traffic.course(now_s, self.ask).level
             if level:
                 self.story.level = level

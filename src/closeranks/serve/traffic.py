@@ -48,21 +48,19 @@ class Traffic(Policies):
         """Whether the request may begin."""
         answer = self.admission.admit(now_s, ask)
         if not isinstance(answer, Shed):
-            self._lives[ask.number] = Life(True, isinstance(answer, Admitted), None, now_s)
+            course = IN_FULL if ask.laddered and not self.has_ladder else None  # else it is yet to be asked for
+            self._lives[ask.number] = Life(True, isinstance(answer, Admitted), course, now_s)
         return answer
 
     def course(self, now_s: float, ask: Ask) -> Course:
         """How much of the service it gets; the level is ``ladder.levels[course.level].settings``."""
         life = self._lives.get(ask.number) or self._life(now_s, ask)
-        if self._has_ladder:
-            life.course = self.ladder.course(now_s, lambda level: self._able(now_s, level))
-        else:
-            life.course = IN_FULL
+        life.course = self.ladder.course(now_s, lambda level: self._able(now_s, level))
         return life.course
 
     def place(self, now_s: float, ask: Ask, tried: tuple[str, ...]) -> Placed | Nowhere:
         """Where its next attempt goes; ``tried`` are replicas that have failed it, the last one last."""
-        tier = self._level(ask).tier if self._has_ladder else ""
+        tier = self._level(ask).tier if self.has_ladder else ""
         return self.fleet.place(now_s, Question(tier, ask.session, tried, ask.repeatable))
 
     def elsewhere(self, now_s: float, ask: Ask, replica: str) -> bool:
@@ -104,7 +102,7 @@ class Traffic(Policies):
             life.tickets[replica] = self.fleet.heard(now_s, replica, ticket)
         if life.first_byte_s is None:
             life.first_byte_s = now_s - life.began_s
-            if self._has_ladder:
+            if self.has_ladder:
                 self._latencies.add(now_s, life.first_byte_s)
             if self.hedging.enabled:
                 self.hedging.heard(now_s, self._alike(ask), life.first_byte_s)
@@ -207,7 +205,7 @@ class Traffic(Policies):
 
     def tick(self, now_s: float) -> tuple[int, ...]:
         """Call it once or twice a second: the ladder looks around; queued requests that may begin now."""
-        if self._has_ladder:
+        if self.has_ladder:
             self.ladder.signal(now_s, self.signals(now_s))
         self.admission.limit = self.limiter.limit
         return self._begin(now_s, self.admission.next(now_s))
@@ -255,7 +253,7 @@ class Traffic(Policies):
         if life.last is _GONE and not late:
             return
         failed = late or life.last is None or life.last in _FAULTS
-        if self._has_ladder:
+        if self.has_ladder:
             if life.first_byte_s is None and late:
                 self._latencies.add(now_s, now_s - life.began_s)
             (self._bad if failed else self._good).add(now_s)

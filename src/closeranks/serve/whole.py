@@ -46,7 +46,7 @@ class WholeAnswers(Attempts, eq=False, kw_only=True):
             self._answer_locally(safe)
 
     def _give_kept(self, attempt: Attempt, body: bytes) -> None:
-        if len(self.traffic.ladder.levels) > 1 and not self._degraded and not self.story.without:
+        if self.traffic.has_ladder and not self._degraded and not self.story.without:
             self._gateway.quality.compare(self.ask, self._request, body)  # before it is what is remembered
             self._gateway.fallbacks.keep(self._gateway.now_s(), self.ask, self._request, body)
         self._give(attempt, body)

@@ -36,7 +36,17 @@ _REASONS: Final = {
     503: b"Service Unavailable",
     504: b"Gateway Timeout",
 }
-_STATUS_LINES: Final = {status: b"HTTP/1.1 %d %b\r\n" % (status, reason) for status, reason in _REASONS.items()}
+
+
+class _StatusLines(dict[int, bytes]):
+    def __missing__(self, status: int) -> bytes:
+        return b"HTTP/1.1 %d Status\r\n" % status
+
+
+STATUS_LINES: Final = _StatusLines(
+    {status: b"HTTP/1.1 %d %b\r\n" % (status, reason) for status, reason in _REASONS.items()}
+)
+"""The first line of an answer, by its status."""
 
 
 class Request(msgspec.Struct):
@@ -130,8 +140,3 @@ def lines_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     for name, value in headers:
         lines += (name, b": ", value, b"\r\n")
     return b"".join(lines)
-
-
-def status_line(status: int) -> bytes:
-    """The first line of an answer."""
-    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status

@@ -10,7 +10,7 @@ from typing import Final, Protocol, cast
 import httptools
 import msgspec
 
-from closeranks.serve.http.head import Headers, Request, first, lines_of, objection, status_line, with_length
+from closeranks.serve.http.head import STATUS_LINES, Headers, Request, first, lines_of, objection, with_length
 from closeranks.serve.http.known import KnownHeads
 from closeranks.serve.http.limits import Limits
 
@@ -150,7 +150,9 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client's buffer has room."""
         self._full = False
-        self.expires_s = float("inf") if self._request is not None else self._idle_until_s()
+        self.expires_s = float("inf")
+        if self._request is None:
+            self._header_bytes, self.expires_s = 0, self._front.now_s() + self._front.limits.idle_s
         if self._exchange is not None:
             self._exchange.client_ready()
 
@@ -280,7 +282,7 @@ class ClientConnection(asyncio.Protocol):
             framing += b"connection: close\r\n"
         elif not request.chunked_allowed:
             framing += b"connection: keep-alive\r\n"
-        self._head = b"%b%b%b\r\n" % (status_line(status), lines, framing)
+        self._head = b"%b%b%b\r\n" % (STATUS_LINES[status], lines, framing)
 
     def _flush(self) -> None:
         head, self._head = self._head, b""
@@ -312,7 +314,7 @@ class ClientConnection(asyncio.Protocol):
         if self._waiting:
             self._begin(self._waiting.popleft())
         else:
-            self.expires_s = self._idle_until_s()
+            self._header_bytes, self.expires_s = 0, self._front.now_s() + self._front.limits.idle_s
             if self._paused:
                 self._paused = False
                 self.transport.resume_reading()
@@ -355,10 +357,6 @@ class ClientConnection(asyncio.Protocol):
         else:
             self.transport.close()
 
-    def _idle_until_s(self) -> float:
-        self._header_bytes = 0
-        return self._front.now_s() + self._front.limits.idle_s
-
     def _refuse(self, status: int, message: str) -> None:
         """Answer and close. What is being answered is cut: this connection's bytes cannot be trusted any more."""
         if self._refused:
@@ -368,7 +366,7 @@ class ClientConnection(asyncio.Protocol):
             body = error_body(status, message)
             head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
             lines = lines_of([*head, (b"connection", b"close")])
-            self.transport.write(b"%b%b\r\n%b" % (status_line(status), lines, body))
+            self.transport.write(b"%b%b\r\n%b" % (STATUS_LINES[status], lines, body))
             self.transport.close()
         else:
             self.transport.abort()
