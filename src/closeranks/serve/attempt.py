@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from closeranks.serve.http.head import Headers
-from closeranks.serve.http.upstream import Cut
+from closeranks.serve.http.upstream import Answer, Cut
 from closeranks.serve.story import Visit
 from closeranks.serve.wording import Words
 
 if TYPE_CHECKING:
     from closeranks.serve.attempts import Attempts
-    from closeranks.serve.http.upstream import UpstreamConnection
+    from closeranks.serve.http.upstream import KnownAnswer, UpstreamConnection
     from closeranks.serve.replica import Replica
 
 HELD_BYTES_MAX: Final = 2**20
@@ -35,7 +35,7 @@ class Attempt(msgspec.Struct, eq=False):
     preparing: bool = False  # a question of the relay; the client hears nothing of it
     status: int = 0
     headers: Headers = []
-    lines: bytes | None = None  # of the headers that the client gets, if they are known already
+    known: KnownAnswer | None = None  # the head was, and the whole answer is here
     held: list[bytes] = []
     body: int = 0  # bytes that came
     readings: int = 0
@@ -75,8 +75,6 @@ class Attempt(msgspec.Struct, eq=False):
     def on_head(self, status: int, headers: Headers) -> None:
         """See Answer."""
         self.status, self.headers = status, headers
-        if self.connection is not None:
-            self.lines = self.connection.lines
         if self.exchange is not None:
             self.exchange.on_head(self)
 
@@ -93,6 +91,19 @@ class Attempt(msgspec.Struct, eq=False):
         if self.exchange is not None:
             self.exchange.on_end(self)
 
+    def on_whole(self, known: KnownAnswer, headers: Headers, body: bytes) -> None:
+        """See Answer."""
+        self.connection, exchange = None, self.exchange
+        if exchange is None:
+            return
+        self.status, self.headers, self.known = known.status, headers, known
+        exchange.on_head(self)
+        if body and self.exchange is not None:
+            self.body, self.readings = len(body), 1
+            exchange.on_data(self, body)
+        if self.exchange is not None:
+            exchange.on_end(self)
+
     def on_cut(self, cut: Cut, detail: str) -> None:
         """See Answer."""
         self.connection = None
@@ -100,7 +111,7 @@ class Attempt(msgspec.Struct, eq=False):
             self.exchange.on_cut(self, cut, detail)
 
 
-class Aside:
+class Aside(Answer):
     """A question beside the answer; if it fails, nothing is lost but time."""
 
     def __init__(self, told: Callable[[bytes], None]) -> None:

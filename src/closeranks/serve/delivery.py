@@ -49,8 +49,8 @@ class Delivery(msgspec.Struct, eq=False):
 
     def _lines(self, attempt: Attempt) -> bytes:
         """Of the head that the client gets."""
-        lines = lines_of(end_to_end(attempt.headers)) if attempt.lines is None else attempt.lines
-        lines += attempt.replica.line
+        known = attempt.known
+        lines = (lines_of(end_to_end(attempt.headers)) if known is None else known.lines) + attempt.replica.line
         if self.relay is not None:
             lines += b"x-closeranks-resume: %b\r\n" % self.relay.exactness.encode()
         if self._degraded or self.story.without:

@@ -6,7 +6,7 @@ from typing import Final
 
 from closeranks.serve.attempt import HELD_BYTES_MAX, Aside, Attempt
 from closeranks.serve.http.head import first
-from closeranks.serve.http.upstream import Cut
+from closeranks.serve.http.upstream import Cut, streams_events
 from closeranks.serve.race import fault_of
 from closeranks.serve.relay import Relay
 from closeranks.serve.replica import Replica
@@ -38,12 +38,12 @@ class Exchange(WholeAnswers, eq=False, kw_only=True):
             return
         if attempt.preparing or self._client.started or (status >= _ERROR and fault_of(status) is not None):
             return  # judged when it is complete, or as a continuation
-        if status < _ERROR and (first(attempt.headers, b"content-type") or b"").startswith(b"text/event-stream"):
+        known = attempt.known
+        if status < _ERROR and (streams_events(attempt.headers) if known is None else known.streamed):
             self._begin_to_forward(attempt, None)
             return
         self.relay = self._keeper = None
-        # Where its lines are known the whole answer came in one reading.
-        length = first(attempt.headers, b"content-length") if attempt.lines is None else None
+        length = first(attempt.headers, b"content-length") if known is None else None
         if length is not None and int(length) > HELD_BYTES_MAX:
             self._begin_to_forward(attempt, int(length))
 
@@ -198,7 +198,8 @@ class Exchange(WholeAnswers, eq=False, kw_only=True):
         if self._watch is not None:  # it knows this exchange: if it stayed, only the collector could free the two
             self._watch.cancel()
             self._watch = None
-        for pending in (self._turn, self._pause, self._comparison, self._race):
-            if pending is not None:
-                pending.cancel()
+        if self._turn or self._pause or self._comparison or self._race:
+            for pending in (self._turn, self._pause, self._comparison, self._race):
+                if pending is not None:
+                    pending.cancel()
         self._gateway.over(self, now_s)

@@ -64,10 +64,10 @@ class _Level:
 class _Row:
     """Requests that ended alike."""
 
-    __slots__ = ("count", "times")
+    __slots__ = ("count", "first", "took")
 
     def __init__(self, times: _Level) -> None:
-        self.count, self.times = 0, times
+        self.count, self.took, self.first = 0, times.took, times.first
 
 
 class Metrics(Collector):
@@ -96,11 +96,11 @@ class Metrics(Collector):
             shed = (str(story.status),)
             self._shed[shed] = self._shed.get(shed, 0) + 1
         else:
-            took, took_s = row.times.took, story.ended_s - story.began_s
+            took, took_s = row.took, story.ended_s - story.began_s
             took.counts[bisect_left(_SECONDS, took_s)] += 1
             took.sum_s += took_s
         if first_s:
-            first = row.times.first
+            first = row.first
             first.counts[bisect_left(_SECONDS, first_s)] += 1
             first.sum_s += first_s
         visits = self._visits

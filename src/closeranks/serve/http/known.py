@@ -46,7 +46,9 @@ class KnownHeads(Generic[Meaning]):
             if len(digits) != width:
                 width = len(digits)
                 digits = b"%d" % (room - width)
-            if data.startswith(digits + after, len(before)) and (after or not room) and len(digits) == width:
+                if len(digits) != width:
+                    continue
+            if data.startswith(digits + after, len(before)) and (after or not room):
                 self._vain = 0
                 return meaning, b"" if digits == learned else digits, fixed + width
         return None

@@ -30,8 +30,17 @@ class Cut(StrEnum):
     GONE = "gone"  # nobody waits for it any more
 
 
+class KnownAnswer(NamedTuple):
+    """A head of an answer that was seen before, on a connection that is kept."""
+
+    status: int
+    headers: Headers
+    lines: bytes  # those that go on to the client
+    streamed: bool  # its body is one of events
+
+
 class Answer(Protocol):
-    """Who hears of an answer. After ``on_end`` or ``on_cut`` nothing follows."""
+    """Who hears of an answer. After ``on_end``, ``on_whole`` or ``on_cut`` nothing follows."""
 
     def on_head(self, status: int, headers: Headers) -> None:
         """Status and all headers."""
@@ -42,16 +51,20 @@ class Answer(Protocol):
     def on_end(self) -> None:
         """The answer is complete."""
 
+    def on_whole(self, known: KnownAnswer, headers: Headers, body: bytes) -> None:
+        """An answer that came in one reading, with a head that is known but for its length: all of the above."""
+        self.on_head(known.status, headers)
+        if body:
+            self.on_data(body)
+        self.on_end()
+
     def on_cut(self, cut: Cut, detail: str) -> None:
         """The answer will never be complete."""
 
 
-class KnownAnswer(NamedTuple):
-    """A head of an answer that was seen before, on a connection that is kept."""
-
-    status: int
-    headers: Headers
-    lines: bytes  # those that go on to the client
+def streams_events(headers: Headers) -> bool:
+    """Whether the body of such an answer consists of events."""
+    return (first(headers, b"content-type") or b"").startswith(b"text/event-stream")
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -74,7 +87,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._keep = False
         self._known: KnownHeads[KnownAnswer] = KnownHeads()
         self._between = True  # the parser waits for the first byte of a head
-        self.lines: bytes | None = None  # of this answer that go on to the client, if they are known already
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected."""
@@ -133,21 +145,19 @@ class UpstreamConnection(asyncio.Protocol):
     def _read_again(self, data: bytes, found: tuple[KnownAnswer, bytes, int]) -> None:
         """Tell a whole answer whose head is known."""
         known, digits, body_at = found
-        self._headed = self._keep = True
-        self.lines = known.lines
-        if self._answer is not None:
-            self._answer.on_head(known.status, with_length(known.headers, digits) if digits else known.headers)
-        if self._answer is not None and body_at < len(data):
-            self._answer.on_data(data[body_at:])
-        if self._answer is not None:
-            self._end()
+        answer, self._answer, self._fresh = self._answer, None, False
+        self._put_back(keep=True)
+        if answer is not None:
+            answer.on_whole(known, with_length(known.headers, digits) if digits else known.headers, data[body_at:])
 
     def _learn(self, data: bytes, body_bytes: int) -> None:
         """Remember a head after which the connection is kept."""
         headers = self._headers
         if self._keep and not self._until_close and first(headers, b"content-length") is not None:
-            lines = lines_of(end_to_end(headers))
-            self._known.learn(data, body_bytes, KnownAnswer(self._parser.get_status_code(), headers, lines))
+            known = KnownAnswer(
+                self._parser.get_status_code(), headers, lines_of(end_to_end(headers)), streams_events(headers)
+            )
+            self._known.learn(data, body_bytes, known)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The replica closed, or the network did."""
@@ -165,7 +175,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """A new head."""
-        self._headers, self._head_bytes, self._between, self.lines = [], 0, False, None
+        self._headers, self._head_bytes, self._between = [], 0, False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
@@ -204,13 +214,16 @@ class UpstreamConnection(asyncio.Protocol):
     def _end(self) -> None:
         answer, self._answer = self._answer, None
         self._fresh = False
-        if self._head_only or self._until_close or not self._keep or self.transport.is_closing():
-            self._pool.forget(self)
-            self.transport.close()
-        else:
-            self._pool.give_back(self)
+        self._put_back(keep=self._keep and not self._head_only and not self._until_close)
         if answer is not None:
             answer.on_end()
+
+    def _put_back(self, *, keep: bool) -> None:
+        if keep and not self.transport.is_closing():
+            self._pool.give_back(self)
+        else:
+            self._pool.forget(self)
+            self.transport.close()
 
     def _cut(self, cut: Cut, detail: str) -> None:
         answer, self._answer = self._answer, None
