@@ -6,7 +6,8 @@ import asyncio
 from typing import Final, NamedTuple
 
 from closeranks.serve.http.head import Headers
-from closeranks.serve.http.upstream import Answer, Cut, Pool, UpstreamConnection
+from closeranks.serve.http.pool import Pool
+from closeranks.serve.http.upstream import Answer, Cut, UpstreamConnection
 
 ANSWER_BYTES_MAX: Final = 2**20
 

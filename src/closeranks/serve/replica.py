@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ssl
 
+from closeranks.serve.http.pool import Pool
 from closeranks.serve.http.target import Target
-from closeranks.serve.http.upstream import Pool
 from closeranks.serve.settings import ReplicaSettings, Settings
 
 
