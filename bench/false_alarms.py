@@ -173,8 +173,8 @@ def wrong_quarantines(episodes: int, rate: float, draw: random.Random) -> int:
     wrong = 0
     for _ in range(episodes):
         register = quarantine.Register()
-        for node in range(NODES):
-            register = quarantine.worked(register, f"n{node}", 24 * EPISODE_DAYS)
+        for number in range(NODES):
+            register = quarantine.worked(register, f"n{number}", 24 * EPISODE_DAYS)
         for at_s, node, unit, fault in sorted(faults_of(rate, draw)):
             register = quarantine.failed(register, node, quarantine.Failure(fault=fault, at_s=at_s, unit=unit))
             verdict = quarantine.judge(register, node, at_s)

@@ -90,7 +90,7 @@ def test_what_is_noted_in_one_moment_travels_in_one_word_and_is_numbered_on(tmp_
         line.ears.on_word(introduced("n1"))
         for nodes in (NODES, 1):
             for k in range(nodes):
-                coordinator._note(NodeGone(node=f"n{k}", boot="b", detail=""))
+                coordinator._telling.note(NodeGone(node=f"n{k}", boot="b", detail=""))
             await settle()
         return [word for word in line.told if isinstance(word, words.Notes)]
 

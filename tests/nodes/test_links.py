@@ -1,8 +1,10 @@
 import asyncio
 import contextlib
 import os
+import secrets
 import socket
 import sys
+import zlib
 
 import pytest
 from tests.nodes.stand import Leader, Node, beat, granted, leave, met, proven, rest, soon
@@ -11,7 +13,7 @@ from closeranks import frames
 from closeranks.nodes import link, words
 from closeranks.nodes.link import Ended
 
-LONG = "x" * 100_000
+LONG = secrets.token_hex(50_000)  # packing it helps little
 
 
 def test_words_go_both_ways_in_order():
@@ -242,3 +244,32 @@ def test_a_peer_is_named_by_its_address():
             assert node.caller.connection.peer == str(leader.listener.address)
 
     asyncio.run(talk())
+
+
+def test_long_frames_travel_packed_and_come_out_as_the_words_they_were():
+    told = [words.TurnedAway(reason="x" * 50_000, final=False), words.Granted(number=7, lease_s=3.0)]
+    plain = b"".join(map(frames.encode, told))
+    short = frames.packed(plain)
+    assert len(short) < len(plain) / 10
+    stream, heard = frames.encode(told[1]) + short + frames.encode(told[1]), []
+    decoder = frames.Decoder(words.FromCoordinator)
+    for first in range(0, len(stream), 100):
+        heard += decoder.feed(stream[first : first + 100])
+    assert heard == [told[1], *told, told[1]]
+    assert frames.packed(frames.encode(told[1])) == frames.encode(told[1])
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (zlib.compress(bytes(frames.MAX_FRAME_BYTES + 1)), "at most 16777216 bytes"),
+        (zlib.compress(bytes(1000))[:-5], "got more or none"),
+        (b"no such stream", "cannot be read"),
+        (zlib.compress(frames.encode(words.Granted(number=7, lease_s=3.0))[:-1]), "in the middle of one"),
+        (zlib.compress(b"\x80\x00\x00\x01x"), "packed twice"),
+    ],
+)
+def test_packed_frames_that_are_none_or_too_many_are_an_error(content, problem):
+    frame = (2**31 | len(content)).to_bytes(4, "big") + content
+    with pytest.raises(frames.FrameError, match=problem):
+        frames.Decoder(words.FromCoordinator).feed(frame)

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import secrets
 import socket
 from pathlib import Path
 
@@ -108,7 +109,7 @@ def test_a_slow_reader_of_an_encrypted_link_is_cut(keys, monkeypatch):
         async with met(keys=keys) as (leader, node):
             node.caller.connection._transport.pause_reading()
             slow = leader.connections[0]
-            word = words.TurnedAway(reason="x" * 100_000, final=False)
+            word = words.TurnedAway(reason=secrets.token_hex(50_000), final=False)
             for _ in range(1000):
                 slow.send(word)
                 await asyncio.sleep(0)

@@ -20,12 +20,12 @@ class Agreement:
     """Collects what the processes of a group said of themselves."""
 
     def __init__(self) -> None:
-        self._procs: tuple[int, ...] = ()
+        self._procs: frozenset[int] = frozenset()
         self._facts: dict[int, dict[str, str]] = {}  # by seat
 
     def begin(self, procs: tuple[int, ...]) -> None:
         """A group is started; ``procs[seat]``."""
-        self._procs, self._facts = procs, {}
+        self._procs, self._facts = frozenset(procs), {}
 
     def take(self, word: SeatFacts) -> Compared | None:
         """One process joined; the comparison, when it was the last of its group."""
@@ -34,7 +34,7 @@ class Agreement:
         self._facts[word.seat] = word.facts
         if len(self._facts) < len(self._procs):
             return None
-        self._procs = ()
+        self._procs = frozenset()
         findings = compare(self._facts)
         event = PreflightDone(findings=tuple(finding.text for finding in findings))
         return Compared(event, "; ".join(finding.text for finding in findings if finding.fatal))

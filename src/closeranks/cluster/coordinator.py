@@ -23,6 +23,7 @@ from closeranks.cluster.leader_vigil import Gone
 from closeranks.cluster.mind import Mind
 from closeranks.cluster.progress import Progress
 from closeranks.cluster.saved import newest_in_store
+from closeranks.cluster.telling import Telling
 from closeranks.cluster.tenure import Deposed, Tenure
 from closeranks.decide.protocol import (
     BeginTerm,
@@ -63,7 +64,6 @@ _BEAT_S, _BEAT_OF_MANY_S = 0.25, 1.0
 _LOOK_BEATS: Final = 0.4  # from one look at the vitals to the next: they change with the beats
 _STOP_AHEAD_S: Final = 1.0  # a step so far ahead is not closed anywhere when the nodes hear of it
 _STEPS_IN_FLIGHT: Final = 2
-_NOTES_MAX: Final = 4096  # in one word: far below what a frame may hold
 
 
 class Coordinator:
@@ -77,6 +77,7 @@ class Coordinator:
         self._epoch = tenure.epoch
         self._attendees: dict[str, Attendee] = {}
         self._mind = Mind(options, tenure)
+        self._telling = Telling(self._attendees, self._stamp, self._mind.new_memo)
         self.absences = Absences(self._attendees, tenure, (identity, options), self._lost)
         self.absences.has_room, self.absences.dispensable = self._mind.has_room, self._mind.dispensable
         self.absences.silent, self.absences.back = self._silent, self._back
@@ -87,9 +88,6 @@ class Coordinator:
         self._decisions: asyncio.Queue[Decision] = asyncio.Queue()
         self._losses: asyncio.Queue[NodeLost] = asyncio.Queue()
         self._early: list[Fact] = []  # facts that came before the controller was whole
-        self._notes: list[AnyEvent] = []  # that are not told yet
-        self._noted = 0  # events so far
-        self._unheard: list[words.Notes] = []  # those that no node was there to write down
         self._over = asyncio.Event()
         self._arrived = asyncio.Event()  # a node reported before the controller was whole
         self._ending: EndRun | None = None
@@ -161,8 +159,7 @@ class Coordinator:
         connection.send(
             words.Welcome(epoch=self._epoch, leader=leader, beat_s=beat_s, term=record.term, places=record.nodes)
         )
-        unheard, self._unheard = self._unheard, []
-        for note in unheard:
+        for note in self._telling.take_unheard():
             connection.send(note)
         return attendee
 
@@ -221,10 +218,10 @@ class Coordinator:
                 first.send(words.StepClosedEverywhere(step=one.step, duration_s=one.duration_s))
 
     def _pass_on(self, sender: Attendee, word: words.ToSavers) -> None:
-        heard = words.FromSaver(node=sender.node, body=word.body)
+        heard = encode(words.FromSaver(node=sender.node, body=word.body))
         for attendee in self._attendees.values():
             if word.to in ("", attendee.node):
-                attendee.send(heard)
+                attendee.send_frames(heard)
 
     def _reported(self, attendee: Attendee, word: words.Report) -> None:
         attendee.report = word
@@ -246,7 +243,7 @@ class Coordinator:
             if any(proc.seat is not None for proc in there):
                 return  # its own journal tells why; what trains there trains on
             spares = tuple(proc.proc for proc in there)
-        self._note(NodeGone(node=attendee.node, boot=attendee.boot, detail=detail))
+        self._telling.note(NodeGone(node=attendee.node, boot=attendee.boot, detail=detail))
         if attendee.admitted:
             attendee.admitted = attendee.silent = False
             self._feed(NodeLost(node=attendee.node, detail=detail))
@@ -280,7 +277,7 @@ class Coordinator:
     def _note_accepted(self, attendee: Attendee) -> None:
         introduction = attendee.introduction
         if introduction is not None:
-            self._note(
+            self._telling.note(
                 NodeAccepted(
                     node=attendee.node,
                     boot=attendee.boot,
@@ -294,7 +291,7 @@ class Coordinator:
         self._attendees.pop(attendee.node, None)
         self._progress.forget(attendee.node)
         attendee.part(f"given up: {reason}")
-        self._note(NodeGone(node=attendee.node, boot=attendee.boot, detail=reason))
+        self._telling.note(NodeGone(node=attendee.node, boot=attendee.boot, detail=reason))
         waited_s = 0.0 if attendee.gone_s is None else time.monotonic() - attendee.gone_s
         self._losses.put_nowait(NodeLost(node=attendee.node, detail=reason, hopeless=hopeless, waited_s=waited_s))
 
@@ -337,15 +334,11 @@ class Coordinator:
             return
         if isinstance(fact, GroupLoaded):
             self._progress.settle(fact.step)  # what the group begins with was closed long ago
-        decisions = self._mind.step(fact)
-        if decisions or isinstance(fact, Tick):  # else nobody is told anything that a memo must precede
-            self._decide_all(decisions)
+        self._decide_all(self._mind.step(fact))
 
     def _decide_all(self, decisions: tuple[Decision, ...]) -> None:
-        """The memo goes first: whoever leads next must know of what it finds carried out."""
-        memo = self._mind.new_memo()
-        if memo is not None:
-            self._tell_all(memo)
+        if decisions:
+            self._telling.owe_memo()
         for noted, several in itertools.groupby(decisions, lambda decision: isinstance(decision, Note)):
             if noted:
                 self._note_all(decision.event for decision in several if isinstance(decision, Note))
@@ -355,7 +348,7 @@ class Coordinator:
 
     def _note_all(self, events: Iterable[AnyEvent]) -> None:
         told = list(events)
-        self._note(*told)
+        self._telling.note(*told)
         for event in told:
             if isinstance(event, IncidentClosed):
                 self._progress.stragglers.recovered(event.first_step_s)
@@ -364,7 +357,7 @@ class Coordinator:
         """Begin the run, or go on with what is there."""
         if self._tenure.record.term == 0:
             self._decide_all(self._mind.begin())
-            self._note(CoordinatorBegan(reason=self._reason))
+            self._telling.note(CoordinatorBegan(reason=self._reason))
             for attendee in list(self._attendees.values()):
                 self._admit(attendee)
         else:
@@ -417,6 +410,7 @@ class Coordinator:
             decided = deque([await self._decisions.get()])
             while not self._decisions.empty():
                 decided.append(self._decisions.get_nowait())
+            self._telling.tell()  # the memo precedes also what one of them writes into the record
             while decided:
                 await self._carry_next(decided)
 
@@ -426,18 +420,18 @@ class Coordinator:
                 await self._announce(decision)
             case EndAfterStep():
                 ahead = self._progress.steps_within(_STOP_AHEAD_S) + _STEPS_IN_FLIGHT
-                self._tell_all(words.StopAt(step=self._progress.open_step + ahead))
+                self._telling.tell(words.StopAt(step=self._progress.open_step + ahead))
             case EndRun() as decision:
                 await self._end(decision)
             case StartProc() | Isolate() as decision:  # there may be one for each of thousands of seats
                 alike: list[Decision] = [decision]
                 while decided and isinstance(decided[0], StartProc | Isolate):
                     alike.append(decided.popleft())
-                self._tell_all(*(words.Do(decision=one) for one in alike))
+                self._telling.tell(*(words.Do(decision=one) for one in alike))
             case decision:
                 if isinstance(decision, PlanRestore):
                     self._feed_all(self._progress.settle(decision.step))
-                self._tell_all(words.Do(decision=decision))
+                self._telling.tell(words.Do(decision=decision))
 
     async def _announce(self, decision: StartGroup | BeginTerm) -> None:
         members = self._mind.members_of(decision)
@@ -447,7 +441,7 @@ class Coordinator:
         if address is None:
             raise Deposed
         self._progress.begin(members, fresh=isinstance(decision, StartGroup))
-        self._tell_all(words.Do(decision=decision, store=address, places=members.nodes))
+        self._telling.tell(words.Do(decision=decision, store=address, places=members.nodes))
         if address == NOWHERE and isinstance(decision, BeginTerm):
             self._feed(TermPoisoned(proc=decision.procs[0], term=decision.term, detail="the term has no store"))
 
@@ -468,8 +462,8 @@ class Coordinator:
             with contextlib.suppress(TimeoutError):  # without the authority nobody can take over either
                 async with asyncio.timeout(_RECORD_END_S):
                     await self._tenure.put(ended=decision.outcome, exit_code=decision.exit_code, reason=decision.reason)
-        self._tell_all(self._committer())
-        self._tell_all(words.Do(decision=decision))
+        self._telling.tell(self._committer())
+        self._telling.tell(words.Do(decision=decision))
 
     def _committer(self) -> words.Committer:
         node = next(iter(self._tenure.record.nodes), "")
@@ -488,38 +482,15 @@ class Coordinator:
         done = self._agreement.take(word)
         if done is None:
             return
-        self._note(done.event)
+        self._telling.note(done.event)
         if done.fatal:
             reason = f"preflight: {done.fatal}; make all nodes run the same versions and script"
             self._decisions.put_nowait(EndRun(outcome="failed", exit_code=1, reason=reason))
 
-    # --- telling ------------------------------------------------------------------------------------------------
+    # --- questions -----------------------------------------------------------------------------------------------
 
-    def _note(self, *events: AnyEvent) -> None:
-        """Soon: when a job starts every node that comes is noted on all that are there, hundreds in a moment."""
-        if events and not self._notes:
-            asyncio.get_running_loop().call_soon(self._tell_all)
-        self._notes.extend(events)
-
-    def _take_notes(self) -> tuple[words.Notes, ...]:
-        events, self._notes = tuple(self._notes), []
-        return tuple(self._stamped(events[first : first + _NOTES_MAX]) for first in range(0, len(events), _NOTES_MAX))
-
-    def _stamped(self, events: tuple[AnyEvent, ...]) -> words.Notes:
-        seq, self._noted = self._noted, self._noted + len(events)
-        stamp = Stamp(epoch=self._epoch, seq=seq, node=self._identity.node, at_mono_s=time.monotonic())
-        return words.Notes(events=events, stamp=stamp)
-
-    def _tell_all(self, *several: words.FromCoordinator) -> None:
-        """Encoded once and sent at once to all nodes, behind what was noted before."""
-        notes = self._take_notes()
-        if not any(attendee.connection is not None for attendee in self._attendees.values()):
-            self._unheard.extend(notes)
-            return
-        frames = b"".join(map(encode, (*notes, *several)))
-        if frames:
-            for attendee in self._attendees.values():
-                attendee.send_frames(frames)
+    def _stamp(self, seq: int) -> Stamp:
+        return Stamp(epoch=self._epoch, seq=seq, node=self._identity.node, at_mono_s=time.monotonic())
 
     def _domains_of(self, node: str) -> Mapping[str, str]:
         attendee = self._attendees.get(node)
@@ -550,10 +521,11 @@ class Coordinator:
             if now_s >= next_look_s:
                 next_look_s = now_s + self._beat_s() * _LOOK_BEATS - _LOOK_S / 2  # not later for want of a moment
                 self._feed_all(self._progress.look(self.absences.present()))
-                self._note(*self._progress.take_notes())
+                self._telling.note(*self._progress.take_notes())
             if now_s >= next_tick_s:
                 next_tick_s = now_s + _TICK_S
                 self._feed(Tick())
+                self._telling.refresh_memo(now_s)
                 self._hear_silence()
 
     def _hear_silence(self) -> None:

@@ -97,7 +97,7 @@ class Mind:
 
     def new_memo(self) -> words.Memo | None:
         """What the next coordinator will want, where it has changed."""
-        if self._told_of is self.state:
+        if self._state is None or self._told_of is self._state:
             return None
         self._told_of = self.state
         memo = memo_of(self.state, time.monotonic())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from closeranks.decide import membership, quarantine
 from closeranks.decide.answers import answer_to
 from closeranks.decide.diagnosis import Diagnosis, Trouble
@@ -69,12 +71,13 @@ def _struck(state: State, trouble: Trouble, diagnosis: Diagnosis) -> list[tuple[
     """Node and unit of every culprit; a node that was lost as a whole is one."""
     if trouble.node:
         return [(trouble.node, "")]
-    homes = {seat: membership.home(state, seat) for seat in range(state.seats)}
-    found = []
-    for seat in diagnosis.culprits:
-        slot = sum(homes.get(other) == homes.get(seat) for other in range(seat))
-        found.append((homes.get(seat, ""), f"slot {slot}"))
-    return found
+    seats_on: Counter[str] = Counter()
+    slots: dict[int, tuple[str, str]] = {}
+    for seat in range(state.seats):
+        node = membership.home(state, seat)
+        slots[seat] = (node, f"slot {seats_on[node]}")
+        seats_on[node] += 1
+    return [slots.get(seat, ("", "slot 0")) for seat in diagnosis.culprits]
 
 
 def _book(turn: Turn, node: str, unit: str, fault: str) -> None:

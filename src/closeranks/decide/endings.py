@@ -139,9 +139,10 @@ def confirm_if_finished(turn: Turn) -> None:
 
 
 def _all_through(state: State, *stages: Stage) -> bool:
-    members = membership.occupants(state)
-    whole = bool(members) and len(members) + len(state.group.exited) >= state.seats
-    return state.life is Life.RUNNING and membership.all_at(state, *stages) and whole
+    if state.life is not Life.RUNNING or not membership.all_at(state, *stages):
+        return False
+    members = len(membership.occupants(state))
+    return members > 0 and members + len(state.group.exited) >= state.seats
 
 
 def leave_if_confirmed(turn: Turn) -> None:

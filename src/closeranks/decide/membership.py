@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -29,10 +29,15 @@ def all_at(state: State, *stages: Stage) -> bool:
     Asked at every fact of thousands of processes, so it looks no further than the first that is not, and begins with
     the last: nodes mostly come in the order in which their processes were numbered.
     """
-    for proc in reversed(list(state.procs.values())):
+    for proc in reversed(state.procs.values()):
         if proc.stage not in stages and proc.seat is not None and proc.stage is not Stage.DOOMED:
             return False
     return True
+
+
+def any_at(state: State, stage: Stage) -> bool:
+    """Whether a process that has or had a seat is at this stage."""
+    return any(proc.stage is stage and proc.seat is not None for proc in state.procs.values())
 
 
 def empty_seats(state: State) -> tuple[int, ...]:
@@ -163,7 +168,7 @@ def wanted_spares(state: State) -> dict[str, int]:
     each = state.settings.spares
     if not state.settings.nodes_needed:
         return {"": each}
-    seated = {p.node for p in occupants(state).values()}
+    seated = {p.node for p in state.procs.values() if p.seat is not None and p.stage is not Stage.DOOMED}
     reached = [node for node in state.nodes.values() if node.open and node.name not in state.barred]
     return {node.name: each if node.name in seated else node.slots for node in reached}
 
@@ -172,9 +177,9 @@ def refill_spares(turn: Turn) -> None:
     """Start as many spares as are wanted and not there, within their budget."""
     wanted = wanted_spares(turn.state)
     total = sum(wanted.values())
-    for node in sorted(wanted, key=rank):
-        here = sum(p.node == node for p in spares(turn.state))
-        for _ in range(wanted[node] - here):
+    here = Counter(p.node for p in spares(turn.state))
+    for node in sorted((node for node in wanted if here[node] < wanted[node]), key=rank):
+        for _ in range(wanted[node] - here[node]):
             ledger, verdict = budgets.charge_spare(turn.state.ledger, total, turn.now_s)
             if isinstance(verdict, budgets.Exceeded):
                 detail = f"no further spare: {verdict.reason}"
@@ -257,8 +262,18 @@ def isolate(turn: Turn, proc: Proc, reason: str, *, capture_stack: bool) -> None
     turn.decide(Isolate(proc=proc.proc, reason=reason, capture_stack=capture_stack))
 
 
+def isolate_all(turn: Turn, procs: Iterable[Proc], reason: str) -> None:
+    """As ``isolate``, for all members of a group."""
+    doomed = tuple(procs)
+    turn.stage_all(doomed, Stage.DOOMED)
+    for proc in doomed:
+        turn.decide(Isolate(proc=proc.proc, reason=reason, capture_stack=False))
+
+
 def note_arrival(turn: Turn) -> None:
     """Remember it once every seat has reached its loop."""
+    if turn.state.group.looped:
+        return
     arrived = all_at(turn.state, Stage.LOOPING, *THROUGH)
     if arrived and len(occupants(turn.state)) == turn.state.seats:
         turn.update_group(looped=True)

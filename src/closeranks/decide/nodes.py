@@ -25,13 +25,14 @@ def assemble(turn: Turn) -> None:
 
 def _start_when_assembled(turn: Turn) -> None:
     state = turn.state
-    if membership.layout(state) is not None and (_first_are_there(state) or _waited(turn)):
+    if (_first_are_there(state) or _waited(turn)) and membership.layout(state) is not None:
         membership.start_group(turn, Origin.NOTHING if state.saved_step is None else Origin.NEWEST)
 
 
 def _first_are_there(state: State) -> bool:
     """The nodes that are meant to hold seats, and not a spare one that was quicker."""
-    return all(f"n{k}" in state.nodes for k in range(state.settings.nodes_needed))
+    needed = state.settings.nodes_needed
+    return len(state.nodes) >= needed and all(f"n{k}" in state.nodes for k in range(needed))
 
 
 def _waited(turn: Turn) -> bool:

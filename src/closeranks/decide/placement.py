@@ -31,9 +31,9 @@ def first_layout(seats: int, slots: Mapping[str, int], nodes_needed: int) -> tup
 
     Empty if there are not enough nodes or slots.
     """
-    names = sorted(slots, key=rank)
-    if len(names) < nodes_needed or sum(slots.values()) < seats:
+    if len(slots) < nodes_needed or sum(slots.values()) < seats:
         return ()
+    names = sorted(slots, key=rank)
     share = -(-seats // nodes_needed)
     taken = dict.fromkeys(names, 0)
     left = seats

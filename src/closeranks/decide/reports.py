@@ -77,24 +77,31 @@ def back(turn: Turn, fact: NodeBack) -> None:
     told = {known.proc: known for known in fact.procs}
     expected = [p for p in turn.state.procs.values() if p.node == node.name]
     astray = [p for p in expected if p.proc in told and not _take(turn, p, told[p.proc])]
-    for number in sorted(told.keys() - {p.proc for p in expected}):
-        take_stray(turn, told[number], node.name, membership.empty_seats(turn.state))
+    strays = sorted(told.keys() - {p.proc for p in expected})
+    vacant: set[int | None] = set(membership.empty_seats(turn.state)) if strays else set()
+    for number in strays:
+        take_stray(turn, told[number], node.name, vacant)
+        if turn.state.procs[number].stage is not Stage.DOOMED:
+            vacant.discard(told[number].seat)
     gone = [(p, how_it_ended(p, fact.ended)) for p in expected if p.proc not in told]
     meet_losses(turn, gone, Seen.SILENCE, f"while {node.name} was out of reach")
     if astray and turn.state.life not in (Life.GATHERING, Life.CLEARING, Life.ENDED):
         seats = sorted(p.seat for p in astray if p.seat is not None)
         detail = f"{node.name} was out of reach, its seats {seats} are not where the others are"
-        trouble.meet(turn, Trouble(seen=Seen.SILENCE, detail=detail))
+        trouble.meet(turn, Trouble(seen=Seen.SILENCE, detail=detail, seats=tuple(seats)))
     _go_on(turn, node.name)
 
 
 def meet_losses(turn: Turn, gone: list[tuple[Proc, ProcEnded]], seen: Seen, while_: str) -> None:
     """Processes ended unheard: one member's end counts as if it was heard of now; several lost at once are one loss."""
+    if not gone:
+        return
     lost = [(proc, fact) for proc, fact in gone if proc.seat is not None and proc.stage is not Stage.DOOMED]
-    members = membership.occupants(turn.state).values()
+    members = membership.occupants(turn.state)
     # Only where they train, an end with success need not be a loss to the others.
     plain = len(lost) <= 1 or (turn.state.life is Life.RUNNING and all(fact.code == 0 for _, fact in lost))
-    at_once = turn.state.life is not Life.LEAVING and not (plain and all(proc in members for proc, _ in lost))
+    sits = all(members.get(proc.seat) == proc for proc, _ in lost if proc.seat is not None)
+    at_once = turn.state.life is not Life.LEAVING and not (plain and sits)
     # Those without a seat first: a spare that has ended must not be given the seat of a member that has.
     for proc, fact in sorted(gone, key=lambda item: item in lost):
         if turn.state.life is not Life.ENDED and not (at_once and (proc, fact) in lost):

@@ -214,7 +214,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     term: int = 0  # newest number given out
     next_proc: int = 1
     next_incident: int = 1
-    procs: Mapping[int, Proc] = {}
+    procs: dict[int, Proc] = {}  # never changed in place; thousands are looked through from their end
     nodes: Mapping[str, Node] = {}  # those that are there; empty in a run of one node
     lost_nodes: Mapping[str, Node] = {}  # and not back
     short_since_s: float | None = None  # since then seats have no room; None: all have

@@ -14,6 +14,7 @@ from closeranks.events import Decided, Diagnosed, ErrorSeen, IncidentOpened, Inc
 
 _OWN = frozenset({Seen.EXCEPTION, Seen.LEFT_EARLY})
 _NOT_OF_THE_SCRIPT = frozenset({Seen.NODE, Seen.LEFT, Seen.SILENCE, Seen.COORDINATOR})
+_DETAIL_MAX = 2000  # characters: it goes with every decision for every seat, and there may be thousands of both
 _LIVES_AFTER_INTERRUPT = frozenset({Stage.INTERRUPTED, Stage.PAUSED, Stage.STARTED, Stage.JOINED, Stage.WARM})
 
 
@@ -28,6 +29,7 @@ def meet(
     if state.stop is not None:
         endings.stopped(turn, state.stop, f"asked to stop; while stopping: {trouble.detail}")
         return
+    trouble = replace(trouble, detail=_brief(trouble.detail))
     repeated = _remember(turn, trouble, gone)
     start_up = _is_start_up(state, trouble)
     diagnosis = diagnose(trouble, repeated=bool(repeated), start_up=start_up)
@@ -43,6 +45,12 @@ def meet(
     hopeless = hopeless or ("" if relieved else memory.advised(repeated, diagnosis.fault))
     choice = choose(turn, trouble, diagnosis.fault, start_up=start_up, hopeless=hopeless, relieved=relieved)
     _carry_out(turn, trouble, choice, doomed)
+
+
+def _brief(detail: str) -> str:
+    """What names each of thousands of seats, cut to what a person reads; the events themselves list all of them."""
+    left = len(detail) - _DETAIL_MAX
+    return detail if left <= 0 else f"{detail[:_DETAIL_MAX]}... and {left} characters more"
 
 
 def _is_start_up(state: State, trouble: Trouble) -> bool:
@@ -184,8 +192,7 @@ def _clear(turn: Turn, trouble: Trouble, rung: Rung) -> None:
     if turn.state.life is not Life.CLEARING:
         turn.enter(Life.CLEARING)
     turn.update(incident=replace(turn.incident(), failures={}, plan_step=None))
-    for proc in membership.occupants(turn.state).values():
-        membership.isolate(turn, proc, f"{rung}: {trouble.detail}", capture_stack=False)
+    membership.isolate_all(turn, membership.occupants(turn.state).values(), f"{rung}: {trouble.detail}")
     if rung is Rung.SHRINK:
         # Nobody waits for room any more; the members that are to end may take longer than the wait did.
         turn.update(shrunk_to=trouble.fewer_seats, short_since_s=None)
@@ -195,14 +202,13 @@ def _clear(turn: Turn, trouble: Trouble, rung: Rung) -> None:
 def clear_again(turn: Turn, why: str) -> None:
     """The group was to end when the coordinator did: see to it."""
     turn.enter(Life.CLEARING)
-    for proc in membership.occupants(turn.state).values():
-        membership.isolate(turn, proc, why, capture_stack=False)
+    membership.isolate_all(turn, membership.occupants(turn.state).values(), why)
     start_when_clear(turn)
 
 
 def start_when_clear(turn: Turn) -> None:
     """Start the group anew once every member of the old one has ended."""
-    if turn.state.life is not Life.CLEARING or membership.ending_members(turn.state):
+    if turn.state.life is not Life.CLEARING or membership.any_at(turn.state, Stage.DOOMED):
         return
     sizing.grow(turn)
     short = membership.layout(turn.state) is None
@@ -228,8 +234,7 @@ def _gather(turn: Turn, trouble: Trouble, *, use_spares: bool) -> None:
     turn.update(incident=replace(turn.incident(), plan_step=None))
     told = [p for p in membership.occupants(turn.state).values() if p.stage not in _LIVES_AFTER_INTERRUPT]
     if told:
-        for proc in told:
-            turn.stage(proc, Stage.INTERRUPTED)
+        turn.stage_all(told, Stage.INTERRUPTED)
         for term in sorted({p.term for p in told}):
             numbers = tuple(p.proc for p in told if p.term == term)
             turn.decide(InterruptTerm(term=term, procs=numbers, reason=trouble.detail))
@@ -255,14 +260,14 @@ def fill_from(turn: Turn, node: str) -> None:
 def regroup_when_gathered(turn: Turn) -> None:
     """Begin the next term once the lost have ended, the survivors have paused and the newcomers are ready."""
     state = turn.state
-    if state.life is not Life.GATHERING or membership.ending_members(state):
+    if state.life is not Life.GATHERING or membership.any_at(state, Stage.DOOMED):
         return
     if turn.incident().phase is Phase.ISOLATE:
         turn.phase(Phase.INTERRUPT)
-    members = membership.occupants(state).values()
-    if any(p.stage is Stage.INTERRUPTED for p in members) or turn.now_s < turn.incident().not_before_s:
+    if membership.any_at(state, Stage.INTERRUPTED) or turn.now_s < turn.incident().not_before_s:
         return
     if turn.incident().phase is Phase.INTERRUPT:
         turn.phase(Phase.REGROUP)
+    members = membership.occupants(state).values()
     if all(p.stage in (Stage.PAUSED, Stage.WARM) for p in members) and not membership.empty_seats(state):
         membership.begin_term(turn)

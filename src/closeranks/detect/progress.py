@@ -379,6 +379,7 @@ def _suspect(
     watch: Watch, members: Mapping[int, Reading], now_ns: int, procs: set[int], doubt: _Doubt
 ) -> tuple[Watch, list[Finding]]:
     found: list[Finding] = []
+    doubted: dict[int, Track] = {}
     deadlines = _Deadlines(watch)
     for proc in sorted(procs):
         track = watch.tracks[proc]
@@ -386,8 +387,8 @@ def _suspect(
         if track.doubt is _Doubt.NONE or (track.doubt is _Doubt.WITH_ALL and doubt is _Doubt.ALONE):
             silent_s = _silent_s(members[proc], now_ns)
             found.append(Suspect(proc=proc, silent_s=silent_s, allowed_s=deadlines.of(proc)))
-            watch = _with(watch, proc, replace(track, doubt=doubt, answered=False))
-    return watch, found
+            doubted[proc] = replace(track, doubt=doubt, answered=False)
+    return replace(watch, tracks={**watch.tracks, **doubted}), found
 
 
 def _stand_still(

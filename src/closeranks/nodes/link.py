@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from closeranks.frames import Decoder, FrameError, encode
+from closeranks.frames import Decoder, FrameError, encode, packed
 
 WAITING_BYTES_MAX: Final = 4 * 2**20  # beside one frame: that which goes past it is the last
 READ_BYTES: Final = 2**16
@@ -89,11 +89,11 @@ class Connection(asyncio.BufferedProtocol):
             FrameError: the word is too long for a frame; nothing was sent.
         """
         if self.is_open:
-            self.send_frames(encode(word))
+            self.send_frames(packed(encode(word)))
 
     def send_frames(self, frames: bytes) -> None:
         """Send what ``frames.encode`` made of one word or several, as ``send`` does."""
-        if not self.is_open:
+        if not self.is_open or self._transport.is_closing():  # it is lost, and we are about to hear so
             return
         waiting_bytes = self._transport.get_write_buffer_size()
         if waiting_bytes > WAITING_BYTES_MAX:

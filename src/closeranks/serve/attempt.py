@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 HELD_BYTES_MAX: Final = 2**20
 """Of an answer that is not streamed: as long as it is held back, a replica may die without the client noticing."""
 
+NOT_DRILLED: Final = ("", 0.0, False)
+"""What a drill has done to a dependency of the replica: to which, for how long, and whether that failed."""
+
 _ERROR: Final = 400
 
 
@@ -30,7 +33,7 @@ class Attempt(msgspec.Struct, eq=False):
     exchange: Attempts | None
     replica: Replica
     visit: Visit  # what will be told of it
-    words: Words | None  # that are not the request's own
+    words: Words | None  # that are not the request's own, as any replica may be asked
     heard_s: float
     preparing: bool = False  # a question of the relay; the client hears nothing of it
     status: int = 0
@@ -39,6 +42,7 @@ class Attempt(msgspec.Struct, eq=False):
     held: list[bytes] = []
     body: int = 0  # bytes that came
     readings: int = 0
+    drilled: tuple[str, float, bool] = NOT_DRILLED
     connection: UpstreamConnection | None = None
     task: asyncio.Task[None] | None = None  # that connects
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from abc import abstractmethod
 from typing import Final
 
@@ -33,6 +35,8 @@ class Attempts(Entrance, eq=False, kw_only=True):
     _race: Race | None = None
     _watch: Watch | None = None
     _pause: Due | None = None
+    _held_back: bool = False  # until the engine has said what it used of a snapshot
+    _bringing: asyncio.Task[None] | None = None  # what its session's replica is to know before it is asked
 
     def _dispatch(self) -> None:
         placed = self.traffic.place(self._gateway.now_s(), self.ask, self._tried)
@@ -42,6 +46,14 @@ class Attempts(Entrance, eq=False, kw_only=True):
             self._send(self._replicas[placed.replica])
 
     def _send(self, replica: Replica) -> None:
+        if (snapshots := self._gateway.snapshots) is not None:
+            then = functools.partial(self._ask, replica)
+            self._bringing = snapshots.bring(replica, self._request, self.ask, then)
+            if self._bringing is not None:
+                return
+        self._ask(replica)
+
+    def _ask(self, replica: Replica) -> None:
         relay, words, preparing = self.relay, None, False
         if relay is not None:
             match relay.plan(replica.settings.engine):
@@ -57,7 +69,7 @@ class Attempts(Entrance, eq=False, kw_only=True):
             if not preparing:
                 relay.begin()
         attempt = self.open(replica, self._kind, words, preparing=preparing)
-        self.attempt = attempt
+        self.attempt, self._held_back = attempt, False
         self._look_in_time(attempt)
         if self.traffic.hedging.enabled and not self._client.started:
             after_s = self.traffic.hedge_after_s(attempt.heard_s, self.ask)
@@ -69,13 +81,26 @@ class Attempts(Entrance, eq=False, kw_only=True):
         visit = Visit(replica.name, kind, now_s)
         self.story.visits.append(visit)
         self.traffic.begun(now_s, ask, replica.name, kind)
-        more = b""
-        if self.traffic.dependencies.by_name and (without := self.traffic.without(now_s, ask, replica.name)):
-            more = b"%b: %b\r\n" % (WITHOUT, ", ".join(without).encode())
-        data = self._gateway.wording.spell(self._request, replica, ask, now_s, words, more)
         attempt = Attempt(self, replica, visit, words, now_s, preparing)
-        attempt.send(data, head_only=self._request.method == b"HEAD")
+        gateway, request = self._gateway, self._request
+        more = self._told(attempt, now_s) if self.traffic.dependencies.by_name else b""
+        if gateway.snapshots is not None and not preparing:
+            own = Words(request.target, request.body)
+            words = gateway.snapshots.worded(replica, ask, self.relay, words or own)
+        data, head_only = gateway.wording.spell(request, replica, ask, now_s, words, more), request.method == b"HEAD"
+        if gateway.drills.drill is None:
+            attempt.send(data, head_only=head_only)
+        else:
+            gateway.drills.send(attempt, functools.partial(attempt.send, data, head_only=head_only))
         return attempt
+
+    def _told(self, attempt: Attempt, now_s: float) -> bytes:
+        """What the replica is to do without, as a line of its head."""
+        name, drills = attempt.replica.name, self._gateway.drills
+        without = self.traffic.without(now_s, self.ask, name)
+        if drills.drill is not None and (taken := drills.without(attempt, without)):
+            without = self.traffic.deprive(now_s, self.ask, name, taken)
+        return b"%b: %b\r\n" % (WITHOUT, ", ".join(without).encode()) if without else b""
 
     def _look_in_time(self, attempt: Attempt) -> None:
         """See to it that the clock is looked at when this attempt, or the request, may have taken too long."""
@@ -96,7 +121,7 @@ class Attempts(Entrance, eq=False, kw_only=True):
         self.end(other, outcome, detail)
         if outcome is not Outcome.GONE:
             self._tried += (other.replica.name,)
-        self.attempt = attempt
+        self.attempt, self._held_back = attempt, False
         self._look_in_time(attempt)
 
     def too_late(self) -> None:
@@ -136,6 +161,8 @@ class Attempts(Entrance, eq=False, kw_only=True):
         visit.ended_s, visit.outcome, visit.detail = now_s, outcome, detail
         wait_s = retry_after_s(first(attempt.headers, b"retry-after")) if outcome is _BUSY else None
         self.traffic.ended(now_s, self.ask, visit.replica, outcome, wait_s)
+        if self._gateway.snapshots is not None:
+            self._gateway.snapshots.ended(attempt, self.ask, outcome, self.relay)
 
     # --- another one ------------------------------------------------------------------------------------------------
 

@@ -56,6 +56,8 @@ class Delivery(msgspec.Struct, eq=False):
         if self._degraded or self.story.without:
             less = [self._degraded, *(f"without-{name}" for name in self.story.without)]
             lines += b"%b: %b\r\n" % (DEGRADED, ", ".join(filter(None, less)).encode())
+        if self._gateway.snapshots is not None:
+            lines += self._gateway.snapshots.line(attempt.replica, self.ask)
         if self._keeper is not None:
             lines += b"x-closeranks-stream: %b\r\n" % self._keeper.stream.encode()
         return lines

@@ -30,7 +30,7 @@ class Exchange(WholeAnswers, eq=False, kw_only=True):
         now_s = attempt.heard_s = attempt.replica.heard_s = self._gateway.now_s()
         status = attempt.status
         if self.traffic.dependencies.by_name:
-            report = first(attempt.headers, b"server-timing") or b""
+            report = self._gateway.drills.report(attempt, first(attempt.headers, b"server-timing") or b"")
             self.story.without = self.traffic.depended(now_s, self.ask, attempt.replica.name, report)
         if status < _ERROR:
             self.traffic.heard(now_s, self.ask, attempt.replica.name)
@@ -40,7 +40,10 @@ class Exchange(WholeAnswers, eq=False, kw_only=True):
             return  # judged when it is complete, or as a continuation
         known = attempt.known
         if status < _ERROR and (streams_events(attempt.headers) if known is None else known.streamed):
-            self._begin_to_forward(attempt, None)
+            snapshots = self._gateway.snapshots
+            self._held_back = snapshots is not None and snapshots.awaits(attempt, self.ask)
+            if not self._held_back:
+                self._begin_to_forward(attempt, None)
             return
         self.relay = self._keeper = None
         length = first(attempt.headers, b"content-length") if known is None else None
@@ -55,7 +58,9 @@ class Exchange(WholeAnswers, eq=False, kw_only=True):
             attempt.pause()
         if attempt.preparing or not self._forwarding or (relay is not None and attempt.status >= _ERROR):
             attempt.held.append(data)
-            if attempt.body > HELD_BYTES_MAX:
+            if self._held_back:
+                self._show_held(attempt)
+            elif attempt.body > HELD_BYTES_MAX:
                 self._held_too_much(attempt)
             return
         if relay is None:
@@ -77,6 +82,16 @@ class Exchange(WholeAnswers, eq=False, kw_only=True):
             data = self._gateway.wording.spell(self._request, replica, self.ask, now_s, words)
             replica.pool.request(data, Aside(relay.prepared_ahead), lambda _: None)
 
+    def _show_held(self, attempt: Attempt, *, all_came: bool = False) -> None:
+        """Forward a stream that was held back until its engine has said what it used of a snapshot, if it has."""
+        snapshots = self._gateway.snapshots
+        if snapshots is not None and snapshots.awaits(attempt, self.ask) and not all_came:
+            return
+        self._held_back = False
+        held, attempt.held = b"".join(attempt.held), []
+        self._begin_to_forward(attempt, None)
+        self.on_data(attempt, held)
+
     def _held_too_much(self, attempt: Attempt) -> None:
         if self._client.started:
             attempt.give_up()
@@ -88,6 +103,10 @@ class Exchange(WholeAnswers, eq=False, kw_only=True):
 
     def on_end(self, attempt: Attempt) -> None:
         """The answer is complete, as far as HTTP can tell."""
+        if self._held_back:
+            self._show_held(attempt, all_came=True)
+            if attempt.exchange is None:
+                return
         relay, status = self.relay, attempt.status
         fault = fault_of(status) if status >= _ERROR else None
         if fault is not None:
@@ -198,8 +217,8 @@ class Exchange(WholeAnswers, eq=False, kw_only=True):
         if self._watch is not None:  # it knows this exchange: if it stayed, only the collector could free the two
             self._watch.cancel()
             self._watch = None
-        if self._turn or self._pause or self._comparison or self._race:
-            for pending in (self._turn, self._pause, self._comparison, self._race):
+        if self._turn or self._pause or self._comparison or self._race or self._bringing:
+            for pending in (self._turn, self._pause, self._comparison, self._race, self._bringing):
                 if pending is not None:
                     pending.cancel()
         self._gateway.over(self, now_s)

@@ -15,6 +15,7 @@ from typing import Final
 from closeranks.events import AnyEvent, ReplicaQuarantined, ReplicaReadmitted
 from closeranks.serve.asking import Asker, BadPriority
 from closeranks.serve.doubles import Doubles
+from closeranks.serve.drilling import Drills
 from closeranks.serve.entrance import Entrance
 from closeranks.serve.exchange import Exchange
 from closeranks.serve.fallbacks import Fallbacks
@@ -24,6 +25,8 @@ from closeranks.serve.http.server import ClientConnection
 from closeranks.serve.policies.deadline import BadDeadline, Clock
 from closeranks.serve.quality import Quality
 from closeranks.serve.replica import UnknownReplicaError, replicas_of
+from closeranks.serve.sessions.settings import Kv
+from closeranks.serve.sessions.snapshots import Snapshots
 from closeranks.serve.settings import Settings
 from closeranks.serve.shared import LOOK_S, Shared
 from closeranks.serve.story import Observer, begun
@@ -53,7 +56,8 @@ class Gateway:
         self.doubles = Doubles(self)
         self.quality = Quality(self)
         self.replicas = replicas_of(settings, {})
-        self.streams = Streams(settings)
+        self.drills = Drills(self)
+        self.streams = Streams(settings, self.drills)
         self.observers: tuple[Observer, ...] = ()
         self.note: Callable[[AnyEvent], None] = lambda _: None  # writes the journal, if one is kept
         self._loop = asyncio.get_running_loop()
@@ -61,7 +65,9 @@ class Gateway:
         self._wheel = Wheel(self._loop)
         self.at = self._wheel.at  # calls something at a moment
         self._numbers = itertools.count(1)
-        self.wording = Wording(secrets.token_hex(8).encode(), self.clock)
+        name = secrets.token_hex(8)
+        self.wording = Wording(name.encode(), self.clock)
+        self.snapshots = Snapshots(self, name) if settings.sessions.kv is Kv.SNAPSHOT else None
         self._waiting: dict[int, Entrance] = {}
         self._open: set[Exchange] = set()
         self._at_rest: asyncio.Event | None = None  # set when nothing is open, if somebody waits for that
@@ -104,10 +110,13 @@ class Gateway:
             self._server.close()
         for connection in list(self.connections):
             connection.transport.abort()
+        if self.snapshots is not None:
+            await self.snapshots.close()
         for replica in self.replicas.values():
             replica.pool.close()
         await self.streams.close()
         self.quality.close()
+        self.drills.end("the gateway ends")
         for observer in self.observers:
             observer.close()
         self._wheel.close()
@@ -191,6 +200,8 @@ class Gateway:
         Returns:
             What was done. Where the gateway listens cannot be changed while it runs.
         """
+        if not settings.drill.allow:
+            self.drills.end("the file that was read again does not allow it")
         before = set(self.replicas)
         replicas = replicas_of(settings, self.replicas)
         moved = [section for section in _AT_START if getattr(settings, section) != getattr(self.settings, section)]
@@ -221,6 +232,8 @@ class Gateway:
     def over(self, exchange: Exchange, now_s: float) -> None:
         """The exchange has ended; others may begin."""
         self._open.discard(exchange)
+        if self.snapshots is not None:
+            self.snapshots.done(exchange.ask)
         for observer in self.observers:
             observer.ended(exchange.story)
         if self._waiting:

@@ -26,6 +26,6 @@ class Life(msgspec.Struct):
     hedge: Permit | None = None
     tickets: dict[str, Ticket] = {}
     retry_after_s: float | None = None
-    asked: dict[str, Asked] | None = None  # of dependencies, by the replica that may ask them; None: of none
+    asked: dict[str, Asked] = {}  # of dependencies, by the replica that may ask them
     less: bool = False  # it was answered without one of them
     beside: frozenset[str] = frozenset()  # replicas that execute it for a comparison

@@ -31,10 +31,11 @@ class Now(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """One family a name; see ``Gateway.gauges`` for what there is."""
-        families: dict[str, GaugeMetricFamily] = {}
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
         for name, text, labels, value in self._gauges():
             if name not in families:
-                families[name] = GaugeMetricFamily(f"closeranks_serve_{name}", text, labels=list(labels))
+                kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                families[name] = kind(f"closeranks_serve_{name}", text, labels=list(labels))
             families[name].add_metric(list(labels.values()), value)
         return families.values()
 

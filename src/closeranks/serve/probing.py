@@ -124,6 +124,9 @@ class Prober:
         return self._settings.ready_path or _PATHS.get(replica.settings.engine, "/v1/models")
 
     async def _ask(self, replica: Replica, method: bytes, path: str, body: bytes) -> Answered | Unanswered:
+        drilled = await self._gateway.drills.question(replica.settings.name)
+        if drilled is not None:
+            return drilled
         headers: Headers = [(b"host", replica.authority), (b"x-request-id", b"probe-%d" % next(self._numbers))]
         if body:
             headers.append((b"content-type", b"application/json"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from closeranks.serve.drilling import DrilledStreams, Drills
 from closeranks.serve.http.head import Request
 from closeranks.serve.sessions.keeper import Keeper
 from closeranks.serve.sessions.opening import open_streams
@@ -34,10 +35,11 @@ KEEP_S: Final = 2.0  # that events on their way to the store get at the end
 class Streams:
     """The streams of one gateway. ``use`` other settings at any time; where records are kept is settled once."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, drills: Drills) -> None:
         self._gaps: dict[str, Gaps] = {}
         self._sessions = settings.sessions
-        self._store: StreamStore | None = open_streams(settings.sessions)
+        store = open_streams(settings.sessions)
+        self._store: StreamStore | None = None if store is None else DrilledStreams(store, drills)
         self.keeps = self._store is not None
         self._keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -46,7 +48,7 @@ class Streams:
     def use(self, settings: Settings) -> None:
         """New streams are kept whole under these settings."""
         self._settings = settings
-        self._invariant = all(replica.invariant for replica in settings.replica)
+        self.invariant = all(replica.invariant for replica in settings.replica)
         self.resumes = settings.streams.on_cut != "pass"
 
     def relay_for(self, request: Request, ask: Ask) -> CompletionsRelay | None:
@@ -57,7 +59,7 @@ class Streams:
         if wanted is None:
             return None
         pace = Pace(self._settings.stall, self._gaps.setdefault(ask.model, Gaps()))
-        return CompletionsRelay(wanted, self._settings.streams, pace, invariant=self._invariant)
+        return CompletionsRelay(wanted, self._settings.streams, pace, invariant=self.invariant)
 
     def keeper_for(
         self, request: Request, relay: CompletionsRelay, send: Callable[[bytes], None], lost: Callable[[], None]

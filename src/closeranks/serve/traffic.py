@@ -80,14 +80,19 @@ class Traffic(Policies):
 
     def without(self, now_s: float, ask: Ask, replica: str) -> tuple[str, ...]:
         """The dependencies that this replica is to do without, in the attempt that goes out now."""
-        life, asked = self._life(now_s, ask), self.dependencies.ask(now_s)
-        life.asked = {**(life.asked or {}), replica: asked}
+        asked = self._life(now_s, ask).asked[replica] = self.dependencies.ask(now_s)
+        return asked.without
+
+    def deprive(self, now_s: float, ask: Ask, replica: str, names: tuple[str, ...]) -> tuple[str, ...]:
+        """It is to do without these, too, though they may be asked; without what it is to do in all."""
+        asked = self._life(now_s, ask).asked[replica]
+        asked.without += names
         return asked.without
 
     def depended(self, now_s: float, ask: Ask, replica: str, report: bytes) -> tuple[str, ...]:
         """Its answer has begun, with this ``Server-Timing``; what it was answered without."""
         life = self._life(now_s, ask)
-        asked = life.asked.pop(replica, None) if life.asked else None
+        asked = life.asked.pop(replica, None)
         if asked is None:
             return ()
         self.dependencies.answered(now_s, asked, report)
