@@ -68,7 +68,7 @@ def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     ] = "",
     token_file: Annotated[Path | None, typer.Option(help="With --gateway: the file with its token.")] = None,
     dependency: Annotated[
-        str, typer.Option(help="With --gateway: a [[dependency]], a [[replica]], or sessions (their store).")
+        str, typer.Option(help="With --gateway: name of a dependency or replica in its file, or sessions.")
     ] = "",
     delay: Annotated[str, typer.Option(metavar="TIME", help="With --dependency: it is so much slower.")] = "",
     fail: Annotated[bool, typer.Option("--fail", help="With --dependency: it answers with errors.")] = False,

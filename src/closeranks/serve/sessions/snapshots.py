@@ -206,6 +206,8 @@ class Snapshots:
                 else:
                     tokens = tokens_in(b"".join(attempt.held))
                 self._judge(stay, tokens)
+            else:
+                del self._stays[url, ask.number]  # a further attempt there needs a slot anew
             self.plan.ended(url, stay.turn, tokens)
         if outcome in _LOST:
             self.plan.lost(url)
