@@ -12,9 +12,9 @@ import msgspec
 
 from closeranks.serve.drill_settings import BadOrder, DrillOrder
 from closeranks.serve.drilling import BusyError, ForbiddenError
-from closeranks.serve.gateway import UnknownReplicaError
 from closeranks.serve.http.limits import Limits
 from closeranks.serve.http.server import ClientConnection
+from closeranks.serve.replica import UnknownReplicaError
 from closeranks.serve.states import ladder_state, replica_states, status_of
 from closeranks.toml_text import TomlProblem
 

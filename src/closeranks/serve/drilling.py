@@ -124,7 +124,7 @@ class Drills:
         gateway = self._gateway
         named = [*gateway.traffic.dependencies.by_name, *gateway.replicas]
         twice = {name for name in named if named.count(name) > 1}
-        return ({*named} | ({SESSIONS} if gateway.keeps_streams else set())) - twice
+        return ({*named} | ({SESSIONS} if gateway.streams.keeps else set())) - twice
 
     # --- what is seen of it -----------------------------------------------------------------------------------------
 

@@ -24,7 +24,8 @@ from closeranks.serve.settings import Engine
 from closeranks.serve.wheel import Due
 
 if TYPE_CHECKING:
-    from closeranks.serve.gateway import Gateway, Replica
+    from closeranks.serve.gateway import Gateway
+    from closeranks.serve.replica import Replica
 
 TICK_S: Final = 0.25
 _BAD: Final = 400

@@ -23,11 +23,13 @@ from closeranks.serve.sessions.slots import Place, Save, SlotPlan, Snapshot, Tok
 from closeranks.serve.sessions.timings import tokens_in, tokens_of
 from closeranks.serve.settings import Engine
 from closeranks.serve.stream.relay import CompletionsRelay
+from closeranks.serve.wording import Words
 from closeranks.serve.words import Ask, Outcome
 
 if TYPE_CHECKING:
     from closeranks.serve.attempt import Attempt
-    from closeranks.serve.gateway import Gateway, Replica
+    from closeranks.serve.gateway import Gateway
+    from closeranks.serve.replica import Replica
 
 T = TypeVar("T")
 
@@ -151,7 +153,7 @@ class Snapshots:
             self.plan.useless(snapshot)
             self._remove()
 
-    def worded(self, replica: Replica, ask: Ask, relay: object, wording: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+    def worded(self, replica: Replica, ask: Ask, relay: object, wording: Words) -> Words:
         """The request with its slot."""
         stay, (target, body) = self._stays.get((replica.settings.url, ask.number)), wording
         rest = body.lstrip()[1:].lstrip()
@@ -162,7 +164,7 @@ class Snapshots:
             more = b'"timings_per_token":true,'  # whether the engine uses it is said with the first token
             if isinstance(relay, CompletionsRelay):
                 relay.respell()
-        return target, b'{"id_slot":%d,"cache_prompt":true,%b%b' % (stay.place.slot, more, rest)
+        return Words(target, b'{"id_slot":%d,"cache_prompt":true,%b%b' % (stay.place.slot, more, rest))
 
     # --- during the answer ------------------------------------------------------------------------------------------
 
@@ -182,7 +184,9 @@ class Snapshots:
         if stay.restored is not None and stay.tokens is not None and used(stay.restored, stay.tokens):
             exactness = Exactness.RESTORED
         elif stay.place.moved:
-            exactness = Exactness.INVARIANT if self._gateway.invariant and ask.comparable else Exactness.BEST_EFFORT
+            exactness = (
+                Exactness.INVARIANT if self._gateway.streams.invariant and ask.comparable else Exactness.BEST_EFFORT
+            )
         else:
             return b""
         self.moved[exactness] = self.moved.get(exactness, 0) + 1
