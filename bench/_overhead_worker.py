@@ -1,7 +1,8 @@
 """The training run of bench/overhead.py; seat 0 writes the time of every step to OUT as JSON.
 
 ``toggled`` switches supervision off and on in alternating blocks of steps, inside one process and one process group;
-``guarded`` does so with the guard, under supervision.
+``guarded`` does so with the guard, under supervision. ``s`` is what a step took, ``cpu_s`` what all threads of the
+process computed in it.
 """
 
 from __future__ import annotations
@@ -92,15 +93,17 @@ def under_closeranks(options: argparse.Namespace) -> list[dict[str, Any]]:
     job.protect(model=model, optimizer=optimizer, batches=batches)
     times: list[dict[str, Any]] = []
     switched = Guarding(job) if options.side == "guarded" else Supervision()
-    before_s, block = time.perf_counter(), -1
+    before_s, before_cpu_s = time.perf_counter(), time.process_time()
     for step in job.steps(until=options.steps):
+        block = step.number // BLOCK_STEPS
         if options.side != "closeranks":
-            switched.switch(on=step.number // BLOCK_STEPS % 2 == 1)
+            switched.switch(on=block % 2 == 1)
         with step:
             update(model, optimizer, step.batch)
-        now_s, block = time.perf_counter(), step.number // BLOCK_STEPS
-        times.append({"step": step.number, "block": block, "on": block % 2 == 1, "s": now_s - before_s})
-        before_s = now_s
+        now_s, cpu_s = time.perf_counter(), time.process_time()
+        took = {"s": now_s - before_s, "cpu_s": cpu_s - before_cpu_s}
+        times.append({"step": step.number, "block": block, "on": block % 2 == 1, **took})
+        before_s, before_cpu_s = now_s, cpu_s
     switched.switch(on=options.side != "guarded")
     return times if job.rank == 0 else []
 

@@ -56,8 +56,9 @@ async def ask_anywhere(ports: list[int], body: dict[str, Any], stream: Stream, l
 async def _ask(port: int, body: dict[str, Any], stream: Stream) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     raw = json.dumps(body).encode()
-    resume = f"last-event-id: {stream.last_id}\r\n" if stream.last_id else ""
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n{resume}content-length: {len(raw)}\r\n\r\n"
+    lines = "content-type: application/json\r\n"
+    lines += f"last-event-id: {stream.last_id}\r\n" if stream.last_id else ""
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n{lines}content-length: {len(raw)}\r\n\r\n"
     writer.write(head.encode() + raw)
     try:
         status = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0]

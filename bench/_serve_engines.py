@@ -21,11 +21,12 @@ REPLICA = 'engine = "llama.cpp"\ninvariant = true\ncapacity = 24\n'
 class Engines:
     """Two replicas, started anew for each round."""
 
-    def __init__(self, model: Path, folder: Path) -> None:
+    def __init__(self, model: Path, folder: Path, *options: str) -> None:
         self.ports = [free_port(), free_port()]
         self.processes = []
         for port in self.ports:
             command = [sys.executable, "-m", "closeranks.serve.demo.engine", str(model), str(port), "--slots", "24"]
+            command += options
             with (folder / "engines.log").open("ab") as log:
                 self.processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log))
         for process in self.processes:

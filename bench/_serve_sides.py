@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import subprocess
@@ -96,6 +97,45 @@ def nginx(ports: list[int], folder: Path) -> Running | None:
         " proxy_next_upstream error timeout http_502 http_503 non_idempotent; } } }"
     )
     return _started([program, "-c", str(path)], port, folder)
+
+
+def envoy(ports: list[int], folder: Path) -> Running | None:
+    """Envoy with retries under a budget, checks and outlier detection; None where it is not installed."""
+    program = shutil.which("envoy")
+    if program is None:
+        return None
+    port = free_port()
+    retry = {"retry_on": "5xx,reset,connect-failure,refused-stream", "num_retries": 3}
+    route = {"match": {"prefix": "/"}, "route": {"cluster": "c", "timeout": "0s", "retry_policy": retry}}
+    filters = "type.googleapis.com/envoy.extensions.filters"
+    router = {"name": "r", "typed_config": {"@type": f"{filters}.http.router.v3.Router"}}
+    manager = {
+        "@type": f"{filters}.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "h",
+        "http_filters": [router],
+        "route_config": {"virtual_hosts": [{"name": "v", "domains": ["*"], "routes": [route]}]},
+    }
+    ends = [{"endpoint": {"address": _address(there)}} for there in ports]
+    check = {"timeout": "1s", "interval": "1s", "unhealthy_threshold": 2, "healthy_threshold": 1}
+    cluster = {
+        "name": "c",
+        "connect_timeout": "2s",
+        "lb_policy": "LEAST_REQUEST",
+        "load_assignment": {"cluster_name": "c", "endpoints": [{"lb_endpoints": ends}]},
+        "health_checks": [{**check, "http_health_check": {"path": "/health"}}],
+        "outlier_detection": {"consecutive_5xx": 1, "base_ejection_time": "5s", "max_ejection_percent": 50},
+        "circuit_breakers": {"thresholds": [{"retry_budget": {"budget_percent": {"value": 20.0}}}]},
+    }
+    chain = {"filters": [{"name": "h", "typed_config": manager}]}
+    listener = {"address": _address(port), "filter_chains": [chain]}
+    path = folder / "envoy.json"
+    path.write_text(json.dumps({"static_resources": {"listeners": [listener], "clusters": [cluster]}}))
+    options = ["--concurrency", "1", "--use-dynamic-base-id", "-l", "error"]
+    return _started([program, "-c", str(path), *options], port, folder)
+
+
+def _address(port: int) -> dict[str, object]:
+    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
 
 
 def haproxy(ports: list[int], folder: Path) -> Running | None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from _arrivals import DELAYS, judged
 from _common import Bar, Bench, at_most
 
-from closeranks.decide import canary
+from closeranks.decide import canary, quarantine
 from closeranks.detect import numerics, progress, telemetry
 from closeranks.detect.accelerators import Device
 from closeranks.events import CanaryFailed, CanaryPassed, NodeUnwell
@@ -28,6 +28,10 @@ NORM_STEPS = 10_000
 SPREADS = (0.03, 0.1, 0.3)
 POLL_S, TELEMETRY_S = 0.05, 10.0
 SEATS = 4
+DAY_S = 86_400.0
+NODES, UNITS, EPISODE_DAYS = 64, 8, 30.0
+FAILURES_PER_NODE_DAY = 419 / 54 / 2048  # unexpected interruptions of Llama 3's training: 54 days, 2,048 nodes
+FAULTS = ("device fault", "device memory error", "process crashed", "process frozen", "network loss")
 
 
 def student(draw: random.Random, freedom: int) -> float:
@@ -161,6 +165,42 @@ def node_signs(days: float, draw: random.Random) -> int:
     return told
 
 
+def wrong_quarantines(episodes: int, rate: float, draw: random.Random) -> int:
+    """Nodes kept out of fleets in which no node is worse than another.
+
+    Faults come by chance alone, and once in ten days a fault of the software strikes a few units within an hour.
+    """
+    wrong = 0
+    for _ in range(episodes):
+        register = quarantine.Register()
+        for number in range(NODES):
+            register = quarantine.worked(register, f"n{number}", 24 * EPISODE_DAYS)
+        for at_s, node, unit, fault in sorted(faults_of(rate, draw)):
+            register = quarantine.failed(register, node, quarantine.Failure(fault=fault, at_s=at_s, unit=unit))
+            verdict = quarantine.judge(register, node, at_s)
+            if isinstance(verdict, quarantine.Suspect):
+                register, answer = quarantine.keep_out(register, node, verdict.reason, at_s)
+                wrong += isinstance(answer, quarantine.Quarantine)
+    return wrong
+
+
+def faults_of(rate: float, draw: random.Random) -> Iterator[tuple[float, str, str, str]]:
+    """Time, node, unit and fault of all that happens in an episode; ``rate`` is that of one node in a day."""
+
+    def unit() -> tuple[str, str]:
+        return f"n{draw.randrange(NODES)}", f"slot {draw.randrange(UNITS)}"
+
+    at_s = draw.expovariate(rate * NODES / DAY_S)
+    while at_s < EPISODE_DAYS * DAY_S:
+        yield at_s, *unit(), draw.choice(FAULTS)
+        at_s += draw.expovariate(rate * NODES / DAY_S)
+    at_s = draw.expovariate(0.1 / DAY_S)
+    while at_s < EPISODE_DAYS * DAY_S:
+        for _ in range(draw.randint(3, 12)):
+            yield at_s + draw.uniform(0, 3600), *unit(), "process crashed"
+        at_s += draw.expovariate(0.1 / DAY_S)
+
+
 def main() -> int:
     """Run it."""
     bench = Bench("false_alarms", __doc__ or "")
@@ -189,6 +229,11 @@ def main() -> int:
     row("canary", recoveries(count, draw), f"{count} recoveries that worked", count / 1000, "a roll back")
     days = 0.5 if quick else 7.0
     row("telemetry", node_signs(days, draw), f"{days:g} days of a node", days, "told, or no new work")
+    episodes = 100 if quick else 1000
+    for times, most in ((1, 0), (10, episodes / 100)):
+        told = wrong_quarantines(episodes, times * FAILURES_PER_NODE_DAY, draw)
+        of = f"{episodes} months of {NODES} nodes"
+        row(f"quarantine, {times} times the failures of Llama 3's run", told, of, most, "a node is not used for a day")
     return bench.finish(bars)
 
 

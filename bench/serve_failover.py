@@ -3,15 +3,18 @@
 The replicas are servers of llama.cpp with a small random model, one token at a time (n_ubatch=1), so that every text
 has exactly one right continuation. All sides see the same requests; the replica is struck when every stream has
 received some tokens. An answer counts as complete with a finish_reason and the end mark, and as exact when its text is
-the undisturbed one.
+the undisturbed one. Dynamo, where ``ai-dynamo`` is installed, stands before workers of its own, whose tokens are
+random: of its answers it can only be said whether they are complete.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import signal
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,13 +22,14 @@ from typing import NamedTuple
 
 from _common import Bench, at_least, at_most, interleaved, spelled
 from _serve_client import Stream, ask
+from _serve_dynamo import MODEL, Mockers, installed
 from _serve_engines import REPLICA, STREAMS, TOKENS_BEFORE, Engines, body, undisturbed
-from _serve_sides import Running, closeranks, haproxy, nginx
+from _serve_sides import Running, closeranks, envoy, haproxy, nginx
 
 from closeranks.serve.demo.tiny_model import write_tiny_model
 
 LIMIT_S = 20.0
-SIDES = {"closeranks": closeranks, "nginx": nginx, "HAProxy": haproxy}
+SIDES = {"closeranks": closeranks, "nginx": nginx, "HAProxy": haproxy, "Envoy": envoy}
 
 
 class Round(NamedTuple):
@@ -36,10 +40,11 @@ class Round(NamedTuple):
     gap_s: float  # the longest between two pieces of any stream that completed
 
 
-async def strike(engines: Engines, gateway: Running, how: signal.Signals, texts: list[str]) -> Round:
+async def strike(engines: Engines | Mockers, gateway: Running, how: signal.Signals, texts: list[str]) -> Round:
     """Begin all streams, strike the first replica, and see what arrives."""
     streams = [Stream(times_s=[]) for _ in texts]
-    tasks = [asyncio.create_task(ask(gateway.port, body(n), stream, LIMIT_S)) for n, stream in enumerate(streams)]
+    bodies = [{"model": MODEL, **body(number)} for number in range(len(texts))]
+    tasks = [asyncio.create_task(ask(gateway.port, b, s, LIMIT_S)) for b, s in zip(bodies, streams, strict=True)]
     while any(len(s.times_s) < TOKENS_BEFORE and not s.error for s in streams):  # noqa: ASYNC110 - what tasks fill in
         await asyncio.sleep(0.002)
     os.kill(engines.processes[0].pid, how)
@@ -59,6 +64,17 @@ async def strike(engines: Engines, gateway: Running, how: signal.Signals, texts:
 def measured(bench: Bench, model: Path, how: signal.Signals, rounds: int, texts: list[str]) -> dict[str, list[Round]]:
     """Rounds of every side that is installed."""
 
+    def dynamo() -> Round | None:
+        if not installed(bench.options.dynamo):
+            return None
+        mockers = Mockers(bench.options.dynamo, Path(tempfile.mkdtemp(prefix="closeranks-bench-")))
+        try:
+            result = asyncio.run(strike(mockers, mockers.frontend, how, [""] * STREAMS))
+        finally:
+            mockers.stop()
+        bench.say(f"  {how.name} Dynamo: {result.complete}/{STREAMS} complete, gap {result.gap_s:.3f} s")
+        return result
+
     def one(name: str) -> Round | None:
         folder = Path(tempfile.mkdtemp(prefix="closeranks-bench-"))
         engines = Engines(model, folder)
@@ -77,14 +93,19 @@ def measured(bench: Bench, model: Path, how: signal.Signals, rounds: int, texts:
         )
         return result
 
-    sides = {name: (lambda name=name: one(name)) for name in SIDES}
+    sides = {name: (lambda name=name: one(name)) for name in SIDES} | {"Dynamo": dynamo}
     results = interleaved(sides, rounds, bench.options.seed)
     return {name: [r for r in found if r is not None] for name, found in results.items()}
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Where Dynamo is."""
+    parser.add_argument("--dynamo", metavar="PYTHON", default=sys.executable, help="an interpreter with ai-dynamo")
+
+
 def main() -> int:
     """Run it."""
-    bench = Bench("serve_failover", __doc__ or "")
+    bench = Bench("serve_failover", __doc__ or "", add_options)
     rounds = 1 if bench.options.quick else 5
     folder = Path(tempfile.mkdtemp(prefix="closeranks-bench-"))
     model = folder / "tiny.gguf"
@@ -97,10 +118,10 @@ def main() -> int:
                 bench.say(f"{how.name} {name}: not installed")
                 continue
             complete = [one.complete for one in found]
+            exact = "not known" if name == "Dynamo" else spelled([one.exact for one in found], "streams")
             bench.say(
-                f"{how.name} {name}: complete {spelled(complete, 'streams')}, exact "
-                f"{spelled([one.exact for one in found], 'streams')}, longest gap of those that completed "
-                f"{spelled([one.gap_s for one in found], 'ms', 1000)}"
+                f"{how.name} {name}: complete {spelled(complete, 'streams')}, exact {exact}, longest gap of those that "
+                f"completed {spelled([one.gap_s for one in found], 'ms', 1000)}"
             )
             if name == "closeranks":
                 bars += [

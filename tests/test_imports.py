@@ -30,7 +30,8 @@ PURE_OF_CHECKPOINT = frozenset(
 PURE_OF_SERVE = frozenset(
     {"words", "relay", "traffic", "policy_set", "life", "settings", "asking", "fallbacks", "policies", "stream"}
     | {"http.head", "http.known", "http.limits", "http.target", "sessions.record", "sessions.settings"}
-    | {"admin_settings", "foreign", "probe_settings", "story"}
+    | {"sessions.slots", "sessions.timings"}
+    | {"admin_settings", "drill_settings", "foreign", "probe_settings", "story"}
 )
 PURE_LIBRARIES = frozenset(
     {"__future__", "abc", "bisect", "collections", "dataclasses", "difflib", "enum", "fractions", "functools"}

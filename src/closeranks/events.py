@@ -665,6 +665,24 @@ class ReplicaReadmitted(Event, frozen=True, tag=True):
     reason: str
 
 
+class DrillBegan(Event, frozen=True, tag=True):
+    """An operator has a gateway break its own calls to a dependency, or serve from a lower level, for a while."""
+
+    what: str
+    for_s: float
+
+
+class DrillEnded(Event, frozen=True, tag=True):
+    """The drill of a gateway is over; what requests have met meanwhile."""
+
+    what: str
+    reason: str
+    struck: int  # calls that it has delayed, or let fail
+    requests: int
+    errors: int
+    degraded: int
+
+
 AnyEvent = (
     RunStarted
     | PreflightDone
@@ -731,6 +749,8 @@ AnyEvent = (
     | HookRan
     | ReplicaQuarantined
     | ReplicaReadmitted
+    | DrillBegan
+    | DrillEnded
 )
 
 

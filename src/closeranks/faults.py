@@ -194,6 +194,14 @@ NODE_LOST: Final = Fault(
     summary="A node ended, or could not be reached for so long that it had stopped its processes by itself.",
     advice="Look at the node's power, kernel log and network; a scheduler may have taken it away.",
 )
+HOST_HARDWARE: Final = Fault(
+    name="host hardware error",
+    persistence=Persistence.PERMANENT,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.NODE,
+    summary="A processor or the memory of the node reported an error that it could not correct.",
+    advice="Take the node out of service and have its memory and processors tested before it returns.",
+)
 DOMAIN_LOST: Final = Fault(
     name="domain lost",
     persistence=Persistence.PERMANENT,
@@ -296,6 +304,14 @@ ACCESS_REFUSED: Final = Fault(
     scope=Scope.JOB,
     summary="A remote service refused the credentials of the program.",
     advice="Renew the token or key that the program uses for the service that the error names.",
+)
+SERVICE_UNAVAILABLE: Final = Fault(
+    name="service unavailable",
+    persistence=Persistence.TRANSIENT,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.JOB,
+    summary="A remote service did not answer, or asked for fewer requests, and the program gave up.",
+    advice="Try again later; have the program wait longer between attempts, ask less often, or keep a local copy.",
 )
 MISSING_MODULE: Final = Fault(
     name="missing module",
@@ -526,6 +542,7 @@ CATALOGUE: Final = MappingProxyType(
             OUT_OF_MEMORY,
             DISK_FULL,
             NODE_LOST,
+            HOST_HARDWARE,
             DOMAIN_LOST,
             COORDINATOR_LOST,
             RECOVERY_STUCK,
@@ -538,6 +555,7 @@ CATALOGUE: Final = MappingProxyType(
             MISSING_FILE,
             PERMISSION_DENIED,
             ACCESS_REFUSED,
+            SERVICE_UNAVAILABLE,
             MISSING_MODULE,
             FAILED_ASSERTION,
             DIVISION_BY_ZERO,

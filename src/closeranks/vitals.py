@@ -198,6 +198,12 @@ class Vitals:
             marks.append(StepMark(w[base], w[base + 1], w[base + 2], w[base + 3], loss, w[base + 4]))
         return new, marks
 
+    @property
+    def own_ns(self) -> int:
+        """Own time of the newest closed step, 0 before the first. That of the open step is not known yet."""
+        head = self.words[Field.RING_HEAD]
+        return self.words[Field.RING + (head - 1) % RING_STEPS * _RING_WORDS + 4] if head else 0
+
     def account(self, now_ns: int) -> dict[Category, float]:
         """Seconds by category up to ``now_ns``, the open interval included."""
         w = self.words

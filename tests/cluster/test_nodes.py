@@ -118,7 +118,7 @@ def test_a_node_is_told_to_leave_and_the_job_goes_on_without_it(begin, undisturb
 
 
 def test_without_an_authority_the_loss_of_the_coordinator_is_a_reasoned_stop_everywhere(begin):
-    run = begin("none")
+    run = begin("none", "--node-patience", "5s")
     wait_until_held(run)
     (candidate,) = coordinator_on(run.stand, "n0")
     os.kill(candidate, signal.SIGKILL)

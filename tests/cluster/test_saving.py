@@ -317,6 +317,21 @@ def test_ranks_leave_when_the_last_state_is_copied_everywhere():
     assert lead.circle.said[-2:] == [LeaveNow(), LeaveNow()]
 
 
+def test_ranks_do_not_wait_for_a_step_beyond_the_end_when_the_end_is_saved():
+    # The last step was saved as any other; a loss after it took so long that the next save was asked for.
+    lead = Lead()
+    lead.close_steps(9, step_s=0.01)
+    last = lead.circle.last(Snap)
+    lead.close_steps(last.step, step_s=0.01)
+    lead.deliver(last, "n0", "n1")
+    lead.saves._hear(keeper.Freed(save=last.save))
+    lead.saves._hear(_committed(last))
+    beyond = lead.circle.last(Snap)
+    assert beyond.step > last.step
+    lead.saves.let_leave(last.step)
+    assert lead.circle.said[-2:] == [GiveUp(save=beyond.save), LeaveNow()]
+
+
 @pytest.mark.parametrize("closed", ["", "5 keepers were lost"])
 def test_ranks_do_not_leave_while_the_last_state_waits_for_a_keeper(closed):
     # A lead that had just taken over: the loop ended, and with it the run, before its keeper had opened the store.

@@ -680,6 +680,7 @@ def test_a_member_frozen_while_the_term_connects_is_found_because_it_does_not_pa
         "let leave",
         "end: completed, code 0",
     ]
+    assert "come back from the recovery after the interrupt within 120 s" in world.events(IncidentWidened)[-1].summary
     assert world.events(IncidentClosed)[0].steps_lost == 0
 
 

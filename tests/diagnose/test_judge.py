@@ -183,3 +183,13 @@ def test_the_order_in_which_evidence_comes_does_not_matter():
     evidence = gather(*((log, {"rank": number}) for number, log in enumerate(logs)))
     verdicts = [judge(order) for order in itertools.permutations(evidence)]
     assert all(verdict == verdicts[0] for verdict in verdicts)
+
+
+def test_ranks_that_a_scheduler_ended_with_their_job_are_not_to_blame():
+    log = (
+        "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-29T10:00:00 DUE TO TIME LIMIT ***\n"
+        "srun: error: n1: task 0: Terminated\n"
+        "srun: error: n2: task 1: Killed\n"
+    )
+    verdict = verdict_on((log, {}))
+    assert (verdict.fault, verdict.culprit) == ("time limit", Unit())

@@ -3,8 +3,8 @@ import pytest
 from closeranks.drill import matrix
 from closeranks.drill.expected import Expected, Phase
 from closeranks.drill.fault import Kind, Lasting, Moment
-from closeranks.drill.matrix import CELLS, Cell, NothingToDrillError, UnknownCellError, chosen, episode, node_fault
-from closeranks.drill.nodes.faults import NodeMoment
+from closeranks.drill.matrix import CELLS, Cell, NothingToDrillError, UnknownCellError, chosen, episode, node_faults
+from closeranks.drill.nodes.faults import NodeKind, NodeMoment
 
 DRILLED = [cell for cell in CELLS if isinstance(cell.expected, Expected)]
 OF_PROCESSES = [cell for cell in DRILLED if not cell.of_nodes]
@@ -77,12 +77,20 @@ def test_an_empty_cell_and_one_of_nodes_have_no_episode_of_processes():
         with pytest.raises(NothingToDrillError):
             episode(cell(key), 0, ("x",))
     with pytest.raises(NothingToDrillError):
-        node_fault(cell("kill:forward"), 0)
+        node_faults(cell("kill:forward"), 0)
 
 
-def test_a_cut_in_a_recovery_waits_for_one():
-    assert node_fault(cell("partition:recovering"), 0).moment is NodeMoment.RECOVERY
-    assert node_fault(cell("partition:collective"), 0).moment is NodeMoment.STEP
+def test_a_cut_in_a_recovery_follows_upon_the_loss_of_another_node():
+    before, cut = node_faults(cell("partition:recovering"), 0)
+    assert (before.kind, before.moment, cut.moment) == (NodeKind.NODE_KILL, NodeMoment.STEP, NodeMoment.RECOVERY)
+    assert before.node != cut.node
+    (alone,) = node_faults(cell("partition:collective"), 0)
+    assert alone.moment is NodeMoment.STEP
+
+
+def test_losses_begin_once_it_is_known_how_long_steps_take():
+    (losses,) = node_faults(cell("packet-loss:collective"), 0)
+    assert losses.step > cell("packet-loss:collective").row.calm_steps
 
 
 def test_a_model_says_what_how_long_and_how_many_bits():

@@ -157,6 +157,14 @@ def test_a_warning_that_says_it_is_a_diagnosis_without_an_incident():
     assert judged(STRIKE, other, expected=unsaved).diagnosis is Mark.WRONG
 
 
+def test_a_diagnosis_that_names_nobody_gives_way_to_one_that_does_where_a_name_is_asked_for():
+    nobody = (10.4, Diagnosed(incident=1, fault="coordinator lost", culprits=(), confidence=0.9, evidence=()))
+    found = judged(STRIKE, nobody, *RECOVERED[1:])
+    assert (found.outcome, found.culprit, found.said) == (Outcome.HELD, Mark.RIGHT, "process killed")
+    not_asked = msgspec.structs.replace(EXPECTED, culprit=False)
+    assert judged(STRIKE, nobody, *RECOVERED[1:], expected=not_asked).said == "coordinator lost"
+
+
 def test_a_control_is_right_when_nothing_is_done_and_disturbed_by_any_action():
     nothing = Expected(detect_s=0.0, culprit=False)
     control = Struck(seat=1, all_seats=(1,), control=True)

@@ -8,6 +8,7 @@ from closeranks.events import (
     ErrorSeen,
     Event,
     IncidentOpened,
+    NetworkSlow,
     NodeQuarantined,
     Record,
     SaveFailed,
@@ -30,6 +31,7 @@ def sign(event):
         (TierMissed(step=3, tier="peers", problem="gone"), "save", (), "peers: gone"),
         (CheckpointVerified(generation=1, held=False, detail="torn", took_s=1.0), "verification", (), "torn"),
         (CorruptionSuspected(source="canary", detail="losses"), "corruption", (), "canary: losses"),
+        (NetworkSlow(step=9, apart_s=0.4, usual_s=0.01), "network", (), "longer in collectives: 0.4: 0.01"),
         (NodeQuarantined(node="n1", host="h", hours=1.0, reason="three faults"), "quarantine", (), "three"),
     ],
 )

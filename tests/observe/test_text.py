@@ -17,6 +17,8 @@ from closeranks.events import (
     CorruptionSuspected,
     CurveSeen,
     DeadlineChanged,
+    DrillBegan,
+    DrillEnded,
     ErrorSeen,
     HookRan,
     IncidentOpened,
@@ -121,6 +123,8 @@ OTHERS = (
     BatchesSplitFiner(incident=1, finer=2),
     ReplicaQuarantined(replica="b", reason="it differs from two others"),
     ReplicaReadmitted(replica="b", reason="its known answers were right again"),
+    DrillBegan(what="kill cache", for_s=30.0),
+    DrillEnded(what="kill cache", reason="its time is over", struck=3, requests=40, errors=0, degraded=9),
 )
 
 

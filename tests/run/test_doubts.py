@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 
@@ -30,12 +31,13 @@ def called(folder, prepare):
     return asyncio.run(talk())
 
 
+async def stop(stand):
+    os.kill(stand.child.pid, signal.SIGSTOP)
+    await until(lambda: set(states_of_threads(stand.child.pid).values()) == {"T"})
+
+
 @pytest.mark.process
 def test_a_process_that_is_stopped_shows_no_sign_of_life(tmp_path):
-    async def stop(stand):
-        os.kill(stand.child.pid, signal.SIGSTOP)
-        await until(lambda: states_of_threads(stand.child.pid) == {"T"})
-
     assert called(tmp_path, stop) == ((False, False), True)
 
 
@@ -52,7 +54,7 @@ def test_a_process_that_answers_is_not_looked_at(tmp_path, monkeypatch):
 @pytest.mark.process
 @pytest.mark.parametrize("letter", ["R", "D"])
 def test_one_that_waits_for_a_processor_or_for_the_disk_is_not_taken_for_frozen(tmp_path, monkeypatch, letter):
-    monkeypatch.setattr("closeranks.run.doubts.states_of_threads", lambda _pid: frozenset({"S", letter}))
+    monkeypatch.setattr("closeranks.run.doubts.states_of_threads", lambda _pid: {1: "S", 2: letter})
 
     async def nothing(_stand):
         return
@@ -60,5 +62,12 @@ def test_one_that_waits_for_a_processor_or_for_the_disk_is_not_taken_for_frozen(
     assert called(tmp_path, nothing) == ((False, True), True)
 
 
+@pytest.mark.process
+def test_threads_that_wake_up_now_and_then_do_not_wait_for_the_machine(tmp_path, monkeypatch):
+    looks = itertools.cycle([{1: "S", 2: "R"}, {1: "R", 2: "S"}])
+    monkeypatch.setattr("closeranks.run.doubts.states_of_threads", lambda _pid: next(looks))
+    assert called(tmp_path, stop) == ((False, False), True)
+
+
 def test_a_process_that_is_gone_has_no_threads():
-    assert states_of_threads(2**22 + 1) == frozenset()
+    assert states_of_threads(2**22 + 1) == {}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from closeranks.serve.drill.engines import WORDS, sse
 from closeranks.serve.http.limits import Limits
 from closeranks.serve.http.server import ClientConnection
-from closeranks.serve.http.upstream import UpstreamConnection
+from closeranks.serve.http.upstream import Answer, UpstreamConnection
 from closeranks.serve.relay import Finished, NoResume, Prepare, Resume
 from closeranks.serve.stream.pace import Gaps, Pace, PaceLimits
 from closeranks.serve.stream.policy import StreamPolicy
@@ -120,7 +120,7 @@ def test_requests_are_the_same_however_their_bytes_are_cut(data, points):
     assert wire.written.count(b"HTTP/1.1 200") == len(parts)
 
 
-class Listener:
+class Listener(Answer):
     """Hears an answer; what comes after its end is an error."""
 
     def __init__(self):

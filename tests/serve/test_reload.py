@@ -65,14 +65,14 @@ def test_the_limit_the_pace_and_the_budget_are_not_learned_again():
             traffic.limiter.usual_s = 0.25
             learned = traffic.limiter.limit
             traffic.budget.take(front.now_s(), Kind.RETRY, 7.0)
-            front.relay_for_pace = front._gaps.setdefault("m", object())
+            front.relay_for_pace = front.streams._gaps.setdefault("m", object())
             front.reload(settings_for(replicas[:1], replica="capacity = 8\n"))
             now = front.traffic
             assert now is not traffic
             assert now.limiter.limit == now.admission.limit == learned / 2  # half of the replicas are left
             assert now.limiter.usual_s == 0.25
             assert now.budget.spent(front.now_s()) == 7.0
-            assert front._gaps["m"] is front.relay_for_pace
+            assert front.streams._gaps["m"] is front.relay_for_pace
             front.reload(settings_for(replicas[:1], "[budget]\nshare = 0.1\n"))
             assert front.traffic.budget.spent(front.now_s()) == 0.0  # another budget
 

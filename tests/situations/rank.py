@@ -15,39 +15,12 @@ from pathlib import Path
 
 import torch
 from torch import distributed, nn
-from torch.nn.parallel import DistributedDataParallel
 
+sys.path.append(str(Path(__file__).parents[1]))
 import closeranks as cr
+from small_training import Numbers, idle, once, two_layers
 
-WIDTH = 64
-LET_GO_POLL_S = 0.02
-RUN = Path(os.environ["CLOSERANKS_RUN_DIR"])
-
-
-class Numbers:
-    """The data: sample ``index`` is the same on every rank."""
-
-    def __len__(self) -> int:
-        return 200
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))
-
-
-def once(name: str) -> bool:
-    """True for the first process of the run that asks; what it decides does not come again after a recovery."""
-    try:
-        os.close(os.open(RUN / name, os.O_CREAT | os.O_EXCL, 0o600))
-    except FileExistsError:
-        return False
-    return True
-
-
-def idle(name: str) -> None:
-    """Sit between collectives until the test has seen enough."""
-    never = threading.Event()
-    while not (RUN / name).exists():
-        never.wait(LET_GO_POLL_S)
+SAMPLES, WIDTH = 200, 64
 
 
 # --- what goes wrong, inside a step before its collectives ----------------------------------------------------------
@@ -142,11 +115,11 @@ def main(situation: str, steps: int) -> None:
         except OSError:
             sys.excepthook(*sys.exc_info())
             sys.exit(7)
-    torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model, optimizer = two_layers(WIDTH)
     more = {"cache": {"open": object()}} if situation == "unprotectable" else {}
-    job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Numbers(), global_batch=8, seed=3), **more)
+    job.protect(
+        model=model, optimizer=optimizer, batches=cr.Batches(Numbers(SAMPLES, WIDTH), global_batch=8, seed=3), **more
+    )
     swallowed = BaseException if situation == "swallow" else ()
     inside, between = INSIDE.get(situation), BETWEEN.get(situation)
     for step in job.steps(until=steps):

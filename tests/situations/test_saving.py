@@ -333,8 +333,7 @@ def test_the_same_script_lasts_without_the_supervisor(tmp_path, launcher):
     assert eventually(lambda: len(list(tmp_path.glob("cut/log/*.json"))) >= 2, 60.0)
     kill_tree(cut)
     assert _newest_digests(tmp_path / "cut")[0] == 3
-    for store in ("cut", "whole"):
-        assert begin(store).wait(100) == 0
+    assert [run.wait(150) for run in (begin("cut"), begin("whole"))] == [0, 0]
     assert _newest_digests(tmp_path / "cut") == _newest_digests(tmp_path / "whole")
 
 

@@ -14,37 +14,16 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
+sys.path.append(str(Path(__file__).parents[1]))
 import closeranks as cr
+from small_training import LOOK_S, RUN, Numbers, once, two_layers
 
-WIDTH = 32
+SAMPLES, WIDTH = 600, 32
 BAD_SAMPLES_STEP = 5
 FIRST_PROCESSES = 3
-WAIT_AFTER, LOOK_S = {"two": 8, "full": 8}, 0.02
-RUN = Path(os.environ["CLOSERANKS_RUN_DIR"])
-
-
+WAIT_AFTER = {"two": 8, "full": 8}
 REPLACED = RUN / "replaced"  # written by the first process that came later, when it trains with the others
-
-
-class Numbers:
-    """The data: sample ``index`` is the same on every rank."""
-
-    def __len__(self) -> int:
-        return 600
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))
-
-
-def once(name: str) -> bool:
-    """True for the first process of the run that asks."""
-    try:
-        os.close(os.open(RUN / name, os.O_CREAT | os.O_EXCL, 0o600))
-    except FileExistsError:
-        return False
-    return True
 
 
 def flip(tensor: torch.Tensor, bit: int, index: int = 0) -> None:
@@ -116,10 +95,8 @@ def wait_for_replacement(job: cr.Job) -> None:
 def main(what: str, steps: int) -> None:
     torch.set_num_threads(1)
     job = cr.join(seed=7, guard=GUARDS.get(what, cr.Guard(digest_share=1.0)))  # a digest in every step
-    torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Numbers(), global_batch=9, seed=3))
+    model, optimizer = two_layers(WIDTH)
+    job.protect(model=model, optimizer=optimizer, batches=cr.Batches(Numbers(SAMPLES, WIDTH), global_batch=9, seed=3))
     for step in job.steps(until=steps):
         if int(os.environ["CLOSERANKS_PROC"]) > FIRST_PROCESSES and not step.rehearsal:
             REPLACED.touch()

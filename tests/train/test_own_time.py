@@ -55,6 +55,16 @@ def test_waits_and_labelled_sections_are_taken_off(page):
     assert 1_900_000_000 < own_ns(page) <= 2_000_000_000
 
 
+def test_while_a_step_is_open_the_own_time_of_the_one_before_is_known(page):
+    assert page.own_ns == 0
+    own = OwnTime(page)
+    own.open(5_000)
+    own.launch(6_000, -1)
+    page.close_step(0, 1, 5_000, 0.5)
+    own.open(9_000)
+    assert (own_ns(page), page.own_ns) == (0, 1_000)
+
+
 def test_after_a_recovery_nothing_of_before_counts(page):
     own = OwnTime(page)
     own.begin(1_000)

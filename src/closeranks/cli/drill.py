@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.status import Status
 
 from closeranks import journal
+from closeranks.cli.drill_gateway import GatewayError, Wish, carry_out, told, verdict_of
 from closeranks.cli.drill_matrix import MatrixOptions, Unreadable, drill_matrix
 from closeranks.drill import campaign
 from closeranks.drill.campaign import Result
@@ -62,13 +63,30 @@ def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
         Path | None, typer.Option(help="With --matrix: the folder of an earlier one; what it has is not made again.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="With --matrix: write the table to this page, too.")] = None,
+    gateway: Annotated[
+        str, typer.Option(metavar="ADMIN_URL", help="Drill a running gateway instead, through its admin API.")
+    ] = "",
+    token_file: Annotated[Path | None, typer.Option(help="With --gateway: the file with its token.")] = None,
+    dependency: Annotated[
+        str, typer.Option(help="With --gateway: name of a dependency or replica in its file, or sessions.")
+    ] = "",
+    delay: Annotated[str, typer.Option(metavar="TIME", help="With --dependency: it is so much slower.")] = "",
+    fail: Annotated[bool, typer.Option("--fail", help="With --dependency: it answers with errors.")] = False,
+    kill: Annotated[bool, typer.Option("--kill", help="With --dependency: nobody is there.")] = False,
+    tier: Annotated[str, typer.Option(help="With --gateway: serve from this level of the ladder.")] = "",
+    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="With --gateway: how long.")] = "30s",
 ) -> None:
     """Strike a run with planned or random faults, compare it with an undisturbed one, exit with the verdict.
+
+    With --gateway: break what a running gateway depends on, for a while, and see that it serves on and recovers.
 
     Exit status: 0 held, 1 broken, 3 unknown (a fault never struck, or there is nothing to compare with).
     """
     signal.signal(signal.SIGTERM, leave)
     console = Console(stderr=as_json)
+    if gateway:
+        wish = Wish(gateway, token_file, dependency, tier, delay, fail, kill, for_)
+        raise typer.Exit(_of_gateway(console, wish, as_json=as_json))
     if matrix:
         folder = resume if resume is not None else new_folder(keep)
         options = MatrixOptions(cells, seed, folder, resume is not None, html, as_json, tuple(target or ()))
@@ -86,6 +104,21 @@ def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     conclude(console, results, as_json=as_json)
     tidy(console, results, folder, f"{folder}/NAME/run", keep=keep is not None)
     raise typer.Exit(int(worst([result.outcome for result in results])))
+
+
+def _of_gateway(console: Console, wish: Wish, *, as_json: bool) -> int:
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    try:
+        seen = carry_out(wish, say)
+    except (GatewayError, ValueError, OSError) as error:
+        refuse(str(error))
+    for line in told(seen):
+        say(line)
+    if as_json:
+        typer.echo(msgspec.json.encode(seen).decode())
+    return verdict_of(seen)
 
 
 def _matrix(console: Console, options: MatrixOptions, *, keep: bool) -> int:

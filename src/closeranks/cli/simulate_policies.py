@@ -191,8 +191,8 @@ def _show(console: Console, found: Comparison) -> None:
     for difference in found.differences:
         console.print(
             f"[bold]{escape(difference.name)}[/] against {escape(difference.against)}: goodput "
-            f"{_interval(difference.goodput, '{:+.3%}')}, saves {_interval(difference.saved_per_day, '${:+,.0f}')} "
-            f"a day: {escape(difference.verdict)}",
+            f"{_interval(difference.goodput, '{:+.3%}')}, saves {_interval(difference.saved_per_day, '{:+,.0f}')} "
+            f"dollars a day: {escape(difference.verdict)}",
             highlight=False,
         )
     console.print("[dim]assumed: " + escape("; ".join(found.assumed)) + "[/]", highlight=False)

@@ -416,7 +416,10 @@ class Member:
                 self._give_up(now_s)
 
     def _patience_s(self) -> float:
-        return _UNLED_S if self._allegiance.epoch else settings_of(self._context.options).deadlines.nodes_s
+        options = self._context.options
+        if self._allegiance.epoch:
+            return min(_UNLED_S, options.node_patience_s)
+        return settings_of(options).deadlines.nodes_s
 
     def _give_up(self, now_s: float) -> None:
         why = f" ({self._missed_of[0]})" if self._missed_of else ""

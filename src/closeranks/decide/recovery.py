@@ -237,9 +237,13 @@ def _gathering_late(turn: Turn) -> None:
     if _ends_late(turn):
         return
     members = list(membership.occupants(turn.state).values())
-    unpaused = [p for p in members if p.stage is Stage.INTERRUPTED]
+    interrupted = [p for p in members if p.stage is Stage.INTERRUPTED]
     unready = [p for p in members if p.stage in (Stage.STARTED, Stage.JOINED)]
-    _isolate_late(turn, unpaused, "did not leave its block after the interrupt", deadlines.pause_s)
+    inside = [p for p in interrupted if p.brought is None]
+    outside = [p for p in interrupted if p.brought is not None]  # of its block: it only connected, or took over state
+    _isolate_late(turn, inside, "did not leave its block after the interrupt", deadlines.pause_s)
+    if turn.state.life is Life.GATHERING:
+        _isolate_late(turn, outside, "did not come back from the recovery after the interrupt", deadlines.transfer_s)
     if turn.state.life is Life.GATHERING:
         _isolate_late(turn, unready, "was not ready to take its seat", deadlines.ready_s)
     trouble.regroup_when_gathered(turn)  # a wait may be over

@@ -88,7 +88,7 @@ def back(turn: Turn, fact: NodeBack) -> None:
     if astray and turn.state.life not in (Life.GATHERING, Life.CLEARING, Life.ENDED):
         seats = sorted(p.seat for p in astray if p.seat is not None)
         detail = f"{node.name} was out of reach, its seats {seats} are not where the others are"
-        trouble.meet(turn, Trouble(seen=Seen.SILENCE, detail=detail))
+        trouble.meet(turn, Trouble(seen=Seen.SILENCE, detail=detail, seats=tuple(seats)))
     _go_on(turn, node.name)
 
 

@@ -279,7 +279,8 @@ def _end(turn: _Turn, fact: EndComing) -> None:
     state = turn.state
     known = fact.step == state.durable_step or turn.written(fact.step) is not None
     if known or fact.step == state.end_step:
-        turn.update(end_step=fact.step)
+        # If the end is saved, what else was asked for is of a step that will not come.
+        turn.update(end_step=fact.step, asked=None if known else state.asked)
         return
     turn.update(end_step=fact.step)
     reason = f"the run ends after step {fact.step} ({fact.why})"

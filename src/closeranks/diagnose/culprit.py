@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from closeranks.diagnose.evidence import Evidence, Standing, Unit
+from closeranks.faults import CATALOGUE, Scope
 
 _TELLS_OF_ITSELF = frozenset({Standing.DEVICE, Standing.SPECIFIC, Standing.GENERAL, Standing.ENDING})
 
@@ -26,7 +27,13 @@ def culprit_of(lead: Evidence, live: Sequence[Evidence], known: frozenset[int]) 
         return Unit()
     if lead.unit.rank is not None:
         return lead.unit
-    return _with_rank(lead.unit, live)
+    return lead.unit if _of_the_job(lead) else _with_rank(lead.unit, live)
+
+
+def _of_the_job(lead: Evidence) -> bool:
+    """A scheduler that ends a job ends all of its ranks: none of them is to blame."""
+    fault = CATALOGUE.get(lead.fault)
+    return fault is not None and fault.scope is Scope.JOB
 
 
 def alike(lead: Evidence, live: Sequence[Evidence]) -> tuple[int, ...]:

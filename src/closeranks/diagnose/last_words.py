@@ -21,6 +21,7 @@ TELLING: Final = frozenset(
         faults.SHARED_MEMORY_FULL,
         faults.DISK_FULL,
         faults.TOO_MANY_FILES,
+        faults.SERVICE_UNAVAILABLE,
         faults.STORAGE_ERROR,
         faults.STORAGE_STALLED,
         faults.CORRUPT_FILE,

@@ -49,9 +49,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     bits: int = 0  # of one element
     control: bool = False  # nothing is wrong: nothing may be done
     for_s: float = 3600.0
+    percent: int = 0  # of the packets that are lost, where some are
     moments: Mapping[Phase, Moment] = {}  # where they are not the phase's own
     options: tuple[str, ...] = ()  # of closeranks run
     steps: int = 0  # that the run has to make; 0: as many as all others
+    calm_steps: int = 0  # before the strike, beyond those of all others: a detector learns from them what is usual
 
     @property
     def model(self) -> str:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from closeranks.drill.expected import Expected, Phase, Row
 from closeranks.drill.fault import Fault, Kind, Moment
@@ -27,7 +28,8 @@ _RUN_S: Final = 90.0  # an undisturbed run takes a tenth of it; on a busy machin
 _STEP_S: Final = 0.05  # what a step of the small job takes at most
 _ALWAYS: Final = ("--grace", "3")
 _IN_PHASE: Final[Mapping[Phase, tuple[str, ...]]] = {Phase.START_UP: ("--join-timeout", "8")}
-_NODES: Final = ("n0", "n1")  # those with seats
+_NODES: Final = tuple(f"n{rank}" for rank in range(SEATS))  # those with seats
+_BACK_S: Final = 2.0  # a node that was lost before another one comes back so soon
 
 MOMENTS: Final[Mapping[Phase, Moment]] = {
     Phase.START_UP: Moment.START_UP,
@@ -144,18 +146,24 @@ def run_of(cell: Cell, command: Sequence[str]) -> RunSpec:
     )
 
 
-def node_fault(cell: Cell, seed: int) -> NodeFault:
-    """What strikes in a cell of several nodes.
+def node_faults(cell: Cell, seed: int) -> tuple[NodeFault, ...]:
+    """What strikes in a cell of several nodes; the last one is the cell's, one before it brings about a recovery.
 
     Raises:
         NothingToDrillError: the cell is none of these.
     """
-    if not isinstance(cell.row.kind, NodeKind):
+    row = cell.row
+    if not isinstance(row.kind, NodeKind):
         raise NothingToDrillError(f"{cell.key}: strikes a process, not a node")
     draw = random.Random(f"{seed}/{cell.key}")  # noqa: S311 - no secret
-    moment = NodeMoment.RECOVERY if cell.phase is Phase.RECOVERING else NodeMoment.STEP
-    step = draw.randint(_FIRST_STEP, _LAST_STEP)
-    return NodeFault(kind=cell.row.kind, node=draw.choice(_NODES), step=step, moment=moment, for_s=cell.row.for_s)
+    step = row.calm_steps + draw.randint(_FIRST_STEP, _LAST_STEP)
+    node = draw.choice(_NODES)
+    fault = NodeFault(kind=row.kind, node=node, step=step, for_s=row.for_s, percent=row.percent)
+    if cell.phase is not Phase.RECOVERING:
+        return (fault,)
+    other = _NODES[(_NODES.index(node) + 1) % len(_NODES)]
+    before = NodeFault(kind=NodeKind.NODE_KILL, node=other, step=step, for_s=_BACK_S)
+    return (before, replace(fault, moment=NodeMoment.RECOVERY))
 
 
 def kinds(cells: Iterable[Cell]) -> int:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from closeranks.drill.matrix import STEPS, Cell, episode, node_fault
+from closeranks.drill.matrix import SEATS, STEPS, Cell, episode, node_faults
 from closeranks.drill.matrix_report import CellResult, drilled, empty
 from closeranks.drill.nodes.campaign import Nodes
 from closeranks.drill.nodes.faults import NodeFault
@@ -37,7 +37,7 @@ class MatrixRuns:
         self._folder = folder
         self._seed = seed
         self._command = tuple(command)
-        self._nodes: Nodes | None = None
+        self._nodes: dict[NodesSpec, Nodes] = {}
 
     def make(self, cell: Cell, replay: str) -> CellResult:
         """Drill one cell. ``replay``: the command that does it again."""
@@ -59,14 +59,15 @@ class MatrixRuns:
         return struck, undisturbed, self._runner.drilled(drawn.run, faults)
 
     def _of_nodes(self, cell: Cell) -> tuple[Struck, Evidence, Evidence]:
-        if self._nodes is None:
-            command = (*self._command_of(cell), *(() if self._command else ("--step-s", "0.1")))
-            spec = NodesSpec(command, nnodes=2, spare_nodes=1, authority="etcd", timeout_s=_NODES_S)
-            self._nodes = Nodes(spec, self._folder / "nodes", namespaces=True)
-        fault = node_fault(cell, self._seed)
-        evidence = self._nodes.drilled((fault,))
-        seat = _seat_of(evidence, fault)
-        return Struck(seat=seat, all_seats=(seat,)), _as_one(self._nodes.undisturbed()), _as_one(evidence, fault, seat)
+        command = (*self._command_of(cell), *(() if self._command else ("--step-s", "0.1")))
+        spec = NodesSpec(command, nnodes=SEATS, spare_nodes=1, authority="etcd", timeout_s=_NODES_S)
+        if spec not in self._nodes:
+            self._nodes[spec] = Nodes(spec, self._folder / f"nodes-{len(self._nodes) + 1}", namespaces=True)
+        nodes, faults = self._nodes[spec], node_faults(cell, self._seed)
+        evidence = nodes.drilled(faults)
+        seats = tuple(_seat_of(evidence, fault) for fault in faults)
+        struck = Struck(seat=seats[-1], all_seats=seats)
+        return struck, _as_one(nodes.undisturbed()), _as_one(evidence, faults[-1], seats[-1])
 
     def _command_of(self, cell: Cell) -> tuple[str, ...]:
         return self._command or (str(SMALL_JOB), "--steps", str(cell.row.steps or STEPS))
@@ -94,9 +95,9 @@ def _as_one(evidence: NodesEvidence, fault: NodeFault | None = None, seat: int |
             key = (run.node, id(run), record.seq) if stamp is None else (stamp.epoch, stamp.seq)
             records.setdefault(key, record)
     merged = list(records.values())
-    if fault is not None and evidence.struck_s:
+    if fault is not None and fault in evidence.struck:
         event = FaultInjected(fault=fault.kind, seat=seat, proc=None, step=fault.step, moment=fault.moment)
-        at_s = evidence.struck_s[-1]
+        at_s = evidence.struck_s[evidence.struck.index(fault)]
         merged.append(Record(seq=0, wall_s=0.0, mono_s=at_s, run="", node=fault.node, term=0, event=event))
     merged.sort(key=lambda record: record.mono_s)
     finals = {seat: final for run in evidence.runs for seat, final in run.finals.items()}

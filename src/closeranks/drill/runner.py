@@ -54,7 +54,7 @@ class Runner:
         self._made += 1
         place = self._folder / f"{self._made:02d}-{name}"
         place.mkdir(mode=0o700)
-        environment = {key: value for key, value in os.environ.items() if key != ENVIRONMENT}
+        environment = {key: value for key, value in os.environ.items() if key != ENVIRONMENT} | memory_of(place)
         if faults is not None:
             plan = place / "faults.json"
             plan.write_bytes(msgspec.json.encode(faults))
@@ -86,6 +86,11 @@ class Runner:
         finally:
             end(process)
         return None
+
+
+def memory_of(place: Path) -> dict[str, str]:
+    """The environment in which what a run remembers of nodes stays in ``place``: drilled faults blame no machine."""
+    return {"XDG_STATE_HOME": str(place.absolute() / "state")}
 
 
 def command_line(run: RunSpec, run_folder: Path) -> list[str]:

@@ -88,20 +88,23 @@ def score(expected: Expected, struck: Struck, undisturbed: Evidence, drilled: Ev
             rpo_steps=expected.rpo_steps,
             rto_s=expected.rto_s,
         )
-    return _judged(expected, struck, _Seen(strike, undisturbed, drilled))
+    return _judged(expected, struck, _Seen(strike, undisturbed, drilled, names=expected.culprit))
 
 
 class _Seen:
     """What a run shows from its strike on."""
 
-    def __init__(self, strike: Record, undisturbed: Evidence, drilled: Evidence) -> None:
+    def __init__(self, strike: Record, undisturbed: Evidence, drilled: Evidence, *, names: bool) -> None:
+        """``names``: somebody has to be named, so a diagnosis that names nobody gives way to one that does."""
         self.at_s = strike.mono_s
         self.records = tuple(r for r in drilled.records if r.mono_s >= self.at_s and r is not strike)
         self.exit_code = drilled.exit_code
         self.signs = signs_in(self.records)
         self.ended = drilled.exit_code is not None and bool(drilled.finals)
         self.differences = differences(undisturbed, drilled) if self.ended else []
-        self.diagnosed = next(self.of(Diagnosed), None)
+        diagnosed = list(self.of(Diagnosed))
+        naming = [record for record in diagnosed if record.event.culprits] if names else []
+        self.diagnosed = next(iter(naming or diagnosed), None)
         self.closed = [record.event for record in self.of(IncidentClosed)]
         self.rungs = tuple(dict.fromkeys(record.event.rung for record in self.of(Decided)))
 

@@ -29,6 +29,7 @@ class Warns(NamedTuple):
     detector: str
     words: tuple[str, ...]  # fields that say what is wrong
     names_seats: bool = False
+    says: str = ""  # before these, where they are numbers
 
 
 # By the kind that stands in the journal: whatever a detector writes of its own accord.
@@ -42,7 +43,7 @@ WARNINGS: Final[Mapping[str, Warns]] = {
     "CorruptionSuspected": Warns("corruption", ("source", "detail")),
     "CanaryFailed": Warns("canary", ("reason",)),
     "StragglerNamed": Warns("straggler", ("cause", "reason"), names_seats=True),
-    "NetworkSlow": Warns("network", ("step",)),
+    "NetworkSlow": Warns("network", ("apart_s", "usual_s"), says="longer in collectives"),
     "NodeUnwell": Warns("telemetry", ("sign", "detail")),
     "NodeQuarantined": Warns("quarantine", ("reason",)),
 }
@@ -76,7 +77,7 @@ def _warning(event: AnyEvent, mono_s: float) -> Sign | None:
     return Sign(
         mono_s=mono_s,
         detector=warns.detector,
-        text=": ".join(_spelled(said[field]) for field in warns.words),
+        text=": ".join([warns.says] * bool(warns.says) + [_spelled(said[field]) for field in warns.words]),
         seats=tuple(said["seats"]) if warns.names_seats else (),
         node=said["node"] if warns.detector == "quarantine" else "",
     )

@@ -24,6 +24,8 @@ from closeranks.events import (
     DeadlineChanged,
     Decided,
     Diagnosed,
+    DrillBegan,
+    DrillEnded,
     ErrorSeen,
     FaultInjected,
     HookRan,
@@ -314,6 +316,11 @@ def _describe_doubts(event: AnyEvent) -> str:
             return f"replica {event.replica} is quarantined: {event.reason}"
         case ReplicaReadmitted():
             return f"replica {event.replica} is asked again: {event.reason}"
+        case DrillBegan():
+            return f"a drill begins: {event.what}, for {event.for_s:g} s"
+        case DrillEnded():
+            met = f"{event.requests} requests, {event.errors} errors, {event.degraded} degraded"
+            return f"the drill is over ({event.reason}): {event.what}; struck {event.struck} calls; {met}"
     return ""
 
 

@@ -61,13 +61,13 @@ def _read_stat(folder: Path) -> Stat | None:
         return None
 
 
-def states_of_threads(pid: int) -> frozenset[str]:
-    """The letters of the states that the threads of a process are in; none when it is gone."""
+def states_of_threads(pid: int) -> dict[int, str]:
+    """By thread, the letter of the state that it is in; none when the process is gone."""
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
-        return frozenset()
-    return frozenset(stat.state for thread in threads if (stat := _read_stat(thread)) is not None)
+        return {}
+    return {stat.pid: stat.state for thread in threads if (stat := _read_stat(thread)) is not None}
 
 
 def read_table() -> dict[int, Stat]:

@@ -26,6 +26,9 @@ _WITNESS_LOOK_S = 0.005
 _BUSY_TICKS = 3  # 10 ms each; a control thread that answers needs less
 _BUSY_BYTES = 4096
 _WAITS_FOR_MACHINE = frozenset("RD")  # states of a thread: can run, is in an uninterruptible wait
+# Who waits for the interpreter's lock wakes every 5 ms, and on a busy machine it is in line for a processor at many a
+# look, but not at all of them.
+_LOOKS = 6
 
 
 class Use(NamedTuple):
@@ -65,11 +68,21 @@ async def ask(worker: Worker) -> tuple[bool, bool]:
         worker.pong.clear()
         worker.send(messages.Ping(nonce=worker.proc))
         # The whole time is waited for: it is also the window in which the use of the processor is measured.
-        await asyncio.sleep(ANSWER_S)
+        waiting = await _threads_that_wait(pid)
         worker.mute = not worker.pong.is_set()
         busy = read_use(pid).busier_than(before)
     # One that waits for a processor or for the disk cannot answer, and shows no use of them either.
-    return not worker.mute, busy or (worker.mute and not _WAITS_FOR_MACHINE.isdisjoint(states_of_threads(pid)))
+    return not worker.mute, busy or (worker.mute and bool(waiting))
+
+
+async def _threads_that_wait(pid: int) -> set[int]:
+    """Threads that wait for a processor or for the disk at every one of several looks within ``ANSWER_S``."""
+    waiting: set[int] | None = None
+    for _ in range(_LOOKS):
+        await asyncio.sleep(ANSWER_S / _LOOKS)
+        now = {thread for thread, state in states_of_threads(pid).items() if state in _WAITS_FOR_MACHINE}
+        waiting = now if waiting is None else waiting & now
+    return waiting or set()
 
 
 async def call(worker: Worker) -> tuple[bool, bool]:

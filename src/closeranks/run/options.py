@@ -170,16 +170,20 @@ def _integer(text: str, least: int) -> int:
     return value
 
 
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def _seconds(text: str) -> float:
-    unit = text[-1:]
-    number, scale = (text[:-1], _UNITS_S[unit]) if unit in _UNITS_S else (text, 1.0)
+def seconds(text: str) -> float:
+    """A time as people write it, in seconds; a bare number is seconds.
+
+    Raises:
+        ValueError: with what was expected.
+    """
+    unit = next((unit for unit in _UNITS_S if text.endswith(unit)), "")
     try:
-        value = float(number) * scale
+        value = float(text.removesuffix(unit)) * _UNITS_S.get(unit, 1.0)
     except ValueError:
-        raise ValueError(f"expected a time, e.g. 2.5, 90s, 10m or 2h, got {text!r}") from None
+        raise ValueError(f"expected a time, e.g. 700ms, 2.5, 90s, 10m or 2h, got {text!r}") from None
     if not 0 < value < 10**9:
         raise ValueError(f"expected more than 0 seconds, got {text}")
     return value
@@ -190,13 +194,13 @@ def _save_every(text: str) -> dict[str, object]:
     if text.isdigit():
         return {"save_every_steps": _integer(text, 1), "save_every_s": None}
     try:
-        return {"save_every_s": _seconds(text), "save_every_steps": None}
+        return {"save_every_s": seconds(text), "save_every_steps": None}
     except ValueError:
         raise ValueError(f"expected a number of steps (100) or a time (90s, 10m), got {text!r}") from None
 
 
 def _verify_every(text: str) -> float | None:
-    return None if text == "never" else _seconds(text)
+    return None if text == "never" else seconds(text)
 
 
 def _keep(text: str) -> str:
@@ -213,7 +217,7 @@ def _policy(path: str) -> Sourced:
 
 
 def _grace(text: str) -> float:
-    return 0.0 if text in {"0", "0s"} else _seconds(text)
+    return 0.0 if text in {"0", "0s"} else seconds(text)
 
 
 def _nodes(text: str) -> dict[str, object]:
@@ -270,20 +274,20 @@ _FLAGS: Mapping[str, _Flag] = {
     "--tls-key": _Flag("tls_key", str),
     "--tls-ca": _Flag("tls_ca", str),
     "--on-partition": _Flag("on_partition", _choice(OnPartition)),
-    "--node-patience": _Flag("node_patience_s", _seconds),
+    "--node-patience": _Flag("node_patience_s", seconds),
     "--on-term": _Flag("on_term", _choice(OnTerm)),
     "--probe-command": _Flag("probe_command", str),
-    "--look-every": _Flag("look_every_s", _seconds),
+    "--look-every": _Flag("look_every_s", seconds),
     "--kernel-log": _Flag("kernel_log", str),
     "--slurm": _Flag(_SLURM, lambda _: True, takes_value=False),
     "--spares": _Flag("spares", lambda text: _integer(text, 0)),
     "--max-restarts": _Flag("max_restarts", lambda text: _integer(text, 0)),
     "--run-dir": _Flag("run_dir", str),
     "--start": _Flag("start", _choice(Start)),
-    "--min-deadline": _Flag("min_deadline_s", _seconds),
-    "--max-deadline": _Flag("max_deadline_s", _seconds),
-    "--silence": _Flag("silence_s", _seconds),
-    "--join-timeout": _Flag("join_timeout_s", _seconds),
+    "--min-deadline": _Flag("min_deadline_s", seconds),
+    "--max-deadline": _Flag("max_deadline_s", seconds),
+    "--silence": _Flag("silence_s", seconds),
+    "--join-timeout": _Flag("join_timeout_s", seconds),
     "--grace": _Flag("grace_s", _grace),
     "--on-incident": _Flag("on_incident", str),
     "--policy": _Flag("policy", _policy),
@@ -293,7 +297,7 @@ _FLAGS: Mapping[str, _Flag] = {
     "--job": _Flag("job", str),
     "--resume": _Flag("resume", str),
     "--save-every": _Flag(_SEVERAL, _save_every),
-    "--rpo": _Flag("rpo_s", _seconds),
+    "--rpo": _Flag("rpo_s", seconds),
     "--keep": _Flag("keep", _keep),
     "--verify-every": _Flag("verify_every_s", _verify_every),
     "--tiers": _Flag("tiers", str),

@@ -122,6 +122,8 @@ class Saves:
         stops = self._context.stops
         notice_s = self._context.options.grace_s if stops else None
         self._tell(saving_protocol.EndComing(step=step, why="stopped" if stops else "completed", notice_s=notice_s))
+        if self._state.asked is None:
+            self._drop_asked()
         self._bring_to_store(step)
         self._leave_if_handed_over()
 

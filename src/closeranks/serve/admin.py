@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from closeranks.serve.gateway import UnknownReplicaError
+from closeranks.serve.drill_settings import BadOrder, DrillOrder
+from closeranks.serve.drilling import BusyError, ForbiddenError
 from closeranks.serve.http.limits import Limits
 from closeranks.serve.http.server import ClientConnection
-from closeranks.serve.states import ladder_state, replica_states
+from closeranks.serve.replica import UnknownReplicaError
+from closeranks.serve.states import ladder_state, replica_states, status_of
 from closeranks.toml_text import TomlProblem
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from closeranks.serve.http.server import Exchange
 
 _ORDER: Final = re.compile(rb"/replicas/([^/]+)/(drain|eject|readmit)")
+_PATHS: Final = "/healthz /metrics /status /replicas /replicas/NAME/{drain,eject,readmit} /ladder /drill /reload"
 _JSON: Final = (b"content-type", b"application/json")
 
 
@@ -76,6 +79,10 @@ class Admin:
         post, path = request.method == b"POST", request.path
         if path == b"/metrics":
             client.answer(200, [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")], self._metrics())
+        elif path == b"/status":
+            self._say(client, status_of(self._gateway))
+        elif path == b"/drill":
+            self._drill(request, client)
         elif path == b"/replicas":
             self._say(client, replica_states(self._gateway))
         elif path == b"/ladder" and not post:
@@ -87,7 +94,7 @@ class Admin:
         elif post and (order := _ORDER.fullmatch(path)):
             self._order(client, order[1].decode("utf-8", "replace"), order[2].decode())
         else:
-            client.fail(404, "known: /healthz /metrics /replicas /replicas/NAME/{drain,eject,readmit} /ladder /reload")
+            client.fail(404, f"known: {_PATHS}")
 
     def _say(self, client: ClientConnection, value: Any) -> None:
         client.answer(200, [_JSON], msgspec.json.encode(value))
@@ -100,6 +107,22 @@ class Admin:
             client.fail(400, f'{error}; expected {{"level": NUMBER}}, or null to let the ladder decide')
             return
         self._say(client, ladder_state(self._gateway))
+
+    def _drill(self, request: Request, client: ClientConnection) -> None:
+        drills = self._gateway.drills
+        try:
+            if request.method == b"POST":
+                drills.begin(msgspec.json.decode(request.body, type=DrillOrder))
+            elif request.method == b"DELETE":
+                drills.end("ended by the operator")
+        except ForbiddenError as error:
+            client.fail(403, str(error))
+        except BusyError as error:
+            client.fail(409, str(error))
+        except (BadOrder, msgspec.DecodeError, RecursionError) as error:
+            client.fail(400, str(error))
+        else:
+            self._say(client, drills.state())
 
     def _order(self, client: ClientConnection, name: str, order: str) -> None:
         try:

@@ -6,84 +6,79 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from closeranks.serve.http.head import Headers, Request, request_bytes
-from closeranks.serve.http.upstream import Cut
+import msgspec
+
+from closeranks.serve.http.head import Headers
+from closeranks.serve.http.upstream import Answer, Cut
 from closeranks.serve.story import Visit
+from closeranks.serve.wording import Words
 
 if TYPE_CHECKING:
-    from closeranks.serve.exchange import Exchange
-    from closeranks.serve.gateway import Replica
-    from closeranks.serve.http.upstream import UpstreamConnection
+    from closeranks.serve.attempts import Attempts
+    from closeranks.serve.http.upstream import KnownAnswer, UpstreamConnection
+    from closeranks.serve.replica import Replica
 
 HELD_BYTES_MAX: Final = 2**20
 """Of an answer that is not streamed: as long as it is held back, a replica may die without the client noticing."""
 
+NOT_DRILLED: Final = ("", 0.0, False)
+"""What a drill has done to a dependency of the replica: to which, for how long, and whether that failed."""
+
 _ERROR: Final = 400
 
 
-class Attempt:
+class Attempt(msgspec.Struct, eq=False):
     """One request to one replica. What a given-up attempt still says is not heard."""
 
-    __slots__ = (
-        *("_connection", "_task", "body", "exchange", "headers", "heard_s", "held", "lines", "preparing"),
-        *("readings", "replica", "status", "visit", "wording"),
-    )
+    exchange: Attempts | None
+    replica: Replica
+    visit: Visit  # what will be told of it
+    words: Words | None  # that are not the request's own, as any replica may be asked
+    heard_s: float
+    preparing: bool = False  # a question of the relay; the client hears nothing of it
+    status: int = 0
+    headers: Headers = []
+    known: KnownAnswer | None = None  # the head was, and the whole answer is here
+    held: list[bytes] = []
+    body: int = 0  # bytes that came
+    readings: int = 0
+    drilled: tuple[str, float, bool] = NOT_DRILLED
+    connection: UpstreamConnection | None = None
+    task: asyncio.Task[None] | None = None  # that connects
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        replica: Replica,
-        visit: Visit,
-        wording: tuple[bytes, bytes],
-        *,
-        preparing: bool = False,
-    ) -> None:
-        self.exchange: Exchange | None = exchange
-        self.replica = replica
-        self.visit = visit  # what will be told of it
-        self.wording = wording  # target and body
-        self.heard_s = visit.began_s
-        self.preparing = preparing  # a question of the relay; the client hears nothing of it
-        self.status = 0
-        self.headers: Headers = []
-        self.lines: bytes | None = None  # of the headers that the client gets, if they are known already
-        self.held: list[bytes] = []
-        self.body = 0  # bytes that came
-        self.readings = 0
-        self._connection: UpstreamConnection | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def send(self, request: Request, lines: bytes) -> None:
-        """Go out, as ``request`` in this wording and with these lines of headers."""
-        target, body = self.wording
-        data = request_bytes(request.method, self.replica.prefix + target, lines, body)
-        self._task = self.replica.pool.request(data, self, self._got, head_only=request.method == b"HEAD")
+    def send(self, data: bytes, *, head_only: bool) -> None:
+        """Go out as these bytes."""
+        pool = self.replica.pool
+        self.connection = pool.take()
+        if self.connection is None:
+            self.task = pool.connect(data, self, self._got, head_only=head_only)
+        else:
+            self.connection.request(data, self, head_only=head_only)
 
     def _got(self, connection: UpstreamConnection) -> None:
-        self._connection = connection
+        self.connection = connection
 
     def give_up(self) -> None:
         """The replica's work is not needed any more; it hears of it at once."""
         self.exchange = None
-        if self._connection is not None:
-            self._connection.cancel()
-        elif self._task is not None:
-            self._task.cancel()
+        if self.connection is not None:
+            self.connection.cancel()
+        elif self.task is not None:
+            self.task.cancel()
 
     def pause(self) -> None:
         """Take no more data."""
-        if self._connection is not None:
-            self._connection.pause()
+        if self.connection is not None:
+            self.connection.pause()
 
     def resume(self) -> None:
         """Take data again."""
-        if self._connection is not None:
-            self._connection.resume()
+        if self.connection is not None:
+            self.connection.resume()
 
     def on_head(self, status: int, headers: Headers) -> None:
         """See Answer."""
         self.status, self.headers = status, headers
-        self.lines = None if self._connection is None else self._connection.lines
         if self.exchange is not None:
             self.exchange.on_head(self)
 
@@ -96,18 +91,31 @@ class Attempt:
 
     def on_end(self) -> None:
         """See Answer."""
-        self._connection = None
+        self.connection = None
         if self.exchange is not None:
             self.exchange.on_end(self)
 
+    def on_whole(self, known: KnownAnswer, headers: Headers, body: bytes) -> None:
+        """See Answer."""
+        self.connection, exchange = None, self.exchange
+        if exchange is None:
+            return
+        self.status, self.headers, self.known = known.status, headers, known
+        exchange.on_head(self)
+        if body and self.exchange is not None:
+            self.body, self.readings = len(body), 1
+            exchange.on_data(self, body)
+        if self.exchange is not None:
+            exchange.on_end(self)
+
     def on_cut(self, cut: Cut, detail: str) -> None:
         """See Answer."""
-        self._connection = None
+        self.connection = None
         if self.exchange is not None:
             self.exchange.on_cut(self, cut, detail)
 
 
-class Aside:
+class Aside(Answer):
     """A question beside the answer; if it fails, nothing is lost but time."""
 
     def __init__(self, told: Callable[[bytes], None]) -> None:

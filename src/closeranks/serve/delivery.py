@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from closeranks.serve.fallbacks import DEGRADED, LocalAnswer
 from closeranks.serve.http.head import Headers, Request, end_to_end, lines_of
 from closeranks.serve.relay import Relay
 from closeranks.serve.sessions.keeper import Keeper
+from closeranks.serve.story import Story
 from closeranks.serve.stream.relay import CompletionsRelay
 from closeranks.serve.words import Ask
 
@@ -20,41 +23,47 @@ if TYPE_CHECKING:
 _OK: Final = 200
 
 
-class Delivery(ABC):
-    """The client's side of an exchange: everything that a client sees of its request is said here."""
+class Delivery(msgspec.Struct, eq=False):
+    """The client's side of an exchange: everything that a client sees of its request is said here.
 
-    # What most requests never come to is not set for each of them.
+    A Struct, as what inherits from it: one is made for each request, and this is the cheapest that Python has.
+    """
+
+    _gateway: Gateway
+    _request: Request
+    _client: ClientConnection
+    ask: Ask
+    story: Story
     relay: Relay | None = None
     _keeper: Keeper | None = None
-    _degraded = ""  # the level of the ladder, if it is not the full service
-    _forwarding = False
-    over = False
-    full = False  # the client takes nothing more for now
-
-    def __init__(self, gateway: Gateway, request: Request, client: ClientConnection, ask: Ask) -> None:
-        self._gateway = gateway
-        self._request = request
-        self._client = client
-        self.ask = ask
-        self.story = gateway.story_of(request, ask)
+    _degraded: str = ""  # the level of the ladder, if it is not the full service
+    _forwarding: bool = False
+    over: bool = False
+    full: bool = False  # the client takes nothing more for now
 
     def _begin_to_forward(self, attempt: Attempt, length: int | None) -> None:
         """Send the head of an answer; ``length`` of the body, if it is known."""
-        self._forwarding = True
-        lines = lines_of(end_to_end(attempt.headers)) if attempt.lines is None else attempt.lines
-        lines += attempt.replica.line
+        self._begun(attempt.status, self._lines(attempt), length)
+        if self.full:
+            attempt.pause()
+
+    def _lines(self, attempt: Attempt) -> bytes:
+        """Of the head that the client gets."""
+        known = attempt.known
+        lines = (lines_of(end_to_end(attempt.headers)) if known is None else known.lines) + attempt.replica.line
         if self.relay is not None:
             lines += b"x-closeranks-resume: %b\r\n" % self.relay.exactness.encode()
         if self._degraded or self.story.without:
             less = [self._degraded, *(f"without-{name}" for name in self.story.without)]
             lines += b"%b: %b\r\n" % (DEGRADED, ", ".join(filter(None, less)).encode())
+        if self._gateway.snapshots is not None:
+            lines += self._gateway.snapshots.line(attempt.replica, self.ask)
         if self._keeper is not None:
             lines += b"x-closeranks-stream: %b\r\n" % self._keeper.stream.encode()
-        self._begun(attempt.status, lines, length)
-        if self.full:
-            attempt.pause()
+        return lines
 
     def _begun(self, status: int, lines: bytes, length: int | None) -> None:
+        self._forwarding = True
         story = self.story
         self._client.start(status, lines, length)
         story.status, story.first_byte_s = status, self._gateway.now_s() - story.began_s
@@ -68,14 +77,18 @@ class Delivery(ABC):
 
     def _give(self, attempt: Attempt, body: bytes) -> None:
         """A whole answer of a replica."""
-        self._begin_to_forward(attempt, len(body))
-        self._client.send(body)
-        self._finish()
+        story = self.story
+        story.status, story.first_byte_s, story.whole = attempt.status, self._gateway.now_s() - story.began_s, True
+        self._give_whole(attempt.status, self._lines(attempt), body)
 
     def _answer_locally(self, answer: LocalAnswer) -> None:
         self.story.status, self.story.whole = _OK, True
-        self._close()
-        self._client.answer(_OK, answer.headers, answer.body)
+        self._give_whole(_OK, lines_of(answer.headers), answer.body)
+
+    def _give_whole(self, status: int, lines: bytes, body: bytes) -> None:
+        self.story.sent_bytes = len(body)
+        self._close()  # before: the next request on the connection may begin with the last byte of this answer
+        self._client.give(status, lines, body)
 
     def _give_up(self, status: int, reason: str, retry_after_s: float | None = None) -> None:
         """Nobody can answer, or answer further."""

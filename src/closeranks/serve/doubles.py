@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from closeranks.serve.foreign import decode
-from closeranks.serve.http.head import Request, request_bytes
+from closeranks.serve.http.head import Request
 from closeranks.serve.http.upstream import Cut
 from closeranks.serve.policies.fleet import Question
 from closeranks.serve.policies.redundancy import Agreed, fingerprint, vote
@@ -94,8 +94,7 @@ class Doubles:
     async def _answer(self, case: Case, name: str) -> Candidate | None:
         gateway = self._gateway
         replica, now_s = gateway.replicas[name], gateway.now_s()
-        lines = gateway.request_lines(case.request, replica, case.ask)
-        data = request_bytes(case.request.method, replica.prefix + case.request.target, lines, case.request.body)
+        data = gateway.wording.spell(case.request, replica, case.ask, now_s)
         case.traffic.begun(now_s, case.ask, name, Kind.DOUBLE)
         visit = Visit(replica=name, kind=Kind.DOUBLE, began_s=now_s)
         case.story.visits.append(visit)

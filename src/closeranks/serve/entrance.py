@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import Final
 
 from closeranks.serve.delivery import Delivery
-from closeranks.serve.fallbacks import LADDER_PATHS
 from closeranks.serve.http.head import Request
 from closeranks.serve.sessions.keeper import Keeper
 from closeranks.serve.stream.relay import CompletionsRelay
+from closeranks.serve.traffic import Traffic
 from closeranks.serve.wheel import Due
-from closeranks.serve.words import Ask, Kind, Shed, Waits
-
-if TYPE_CHECKING:
-    from closeranks.serve.gateway import Gateway
-    from closeranks.serve.http.server import ClientConnection
+from closeranks.serve.words import Admitted, Kind, Waits
 
 _OK, _UNAVAILABLE = 200, 503
+_FIRST: Final = Kind.FIRST
 
 
-class Entrance(Delivery):
+class Entrance(Delivery, eq=False, kw_only=True):
     """The beginning of an exchange, until the first replica is asked."""
 
+    traffic: Traffic
     _turn: Due | None = None  # until when it waits for its admission
-    _kind = Kind.FIRST
-
-    def __init__(self, gateway: Gateway, request: Request, client: ClientConnection, ask: Ask) -> None:
-        super().__init__(gateway, request, client, ask)
-        self.traffic = gateway.traffic
+    _kind: Kind = _FIRST
 
     def go_on(self, request: Request, relay: CompletionsRelay, keeper: Keeper, backlog: bytes) -> None:
         """Answer with the rest of a stream that was claimed: what was kept, then what a replica adds."""
         if self.over:
             return
         self._request = request
-        self.relay, self._keeper, self._kind, self._forwarding = relay, keeper, Kind.RESUME, True
+        self.relay, self._keeper, self._kind = relay, keeper, Kind.RESUME
         lines = b"content-type: text/event-stream\r\nx-closeranks-stream: %b\r\n" % keeper.stream.encode()
         self._begun(_OK, lines, None)
         self._client.send(backlog)
@@ -53,15 +47,15 @@ class Entrance(Delivery):
 
     def begin(self) -> None:
         """Ask for admission, and go on when it is given."""
-        match self.traffic.admit(self._gateway.now_s(), self.ask):
-            case Shed() as shed:
-                self.story.shed = True
-                self.refuse(shed.status, shed.reason, shed.retry_after_s)
-            case Waits() as waits:
-                self._gateway.wait(self)
-                self._turn = self._gateway.at(waits.until_s, self._waited_too_long)
-            case _:
-                self.admitted()
+        answer = self.traffic.admit(self.ask.arrived_s, self.ask)
+        if isinstance(answer, Admitted):
+            self.admitted()
+        elif isinstance(answer, Waits):
+            self._gateway.wait(self)
+            self._turn = self._gateway.at(answer.until_s, self._waited_too_long)
+        else:
+            self.story.shed = True
+            self.refuse(answer.status, answer.reason, answer.retry_after_s)
 
     def admitted(self) -> None:
         """The request may begin."""
@@ -69,14 +63,16 @@ class Entrance(Delivery):
             self._turn.cancel()
             self._turn = None
         now_s = self._gateway.now_s()
-        if self._request.path.endswith(LADDER_PATHS):
-            course = self.traffic.course(now_s, self.ask)
-            self.story.level = course.level
-            if course.level and not self._degrade(now_s, course.level):
-                return
-        self.relay = self._gateway.relay_for(self._request, self.ask)
-        if isinstance(self.relay, CompletionsRelay):
-            self._keeper = self._gateway.keeper_for(self._request, self.relay, self._client.send, self.taken_over)
+        if self.traffic.has_ladder and self.ask.laddered:
+            level = self.traffic.course(now_s, self.ask).level
+            if level:
+                self.story.level = level
+                if not self._degrade(now_s, level):
+                    return
+        streams = self._gateway.streams
+        if streams.resumes and (relay := streams.relay_for(self._request, self.ask)) is not None:
+            self.relay = relay
+            self._keeper = streams.keeper_for(self._request, relay, self._client.send, self.taken_over)
         self._dispatch()
 
     def _degrade(self, now_s: float, level: int) -> bool:

@@ -18,6 +18,8 @@ from closeranks.serve.words import Kind, Outcome
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _BOUNDS: Final[list[str]] = [floatToGoString(bound) for bound in (*_SECONDS, float("inf"))]  # type: ignore[no-untyped-call]
+_RESUME: Final = Kind.RESUME  # on Python 3.11 a member of an Enum is found by calling a function
+_GONE: Final = Outcome.GONE
 _WHOLE, _PART, _NOTHING = "whole", "part", "nothing"
 
 
@@ -29,26 +31,23 @@ class Now(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """One family a name; see ``Gateway.gauges`` for what there is."""
-        families: dict[str, GaugeMetricFamily] = {}
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
         for name, text, labels, value in self._gauges():
             if name not in families:
-                families[name] = GaugeMetricFamily(f"closeranks_serve_{name}", text, labels=list(labels))
+                kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                families[name] = kind(f"closeranks_serve_{name}", text, labels=list(labels))
             families[name].add_metric(list(labels.values()), value)
         return families.values()
 
 
 class _Times:
-    """Durations by the buckets that they are in."""
+    """Durations by the buckets that they are in. Every request adds to two of these, without a call."""
 
     __slots__ = ("counts", "sum_s")
 
     def __init__(self) -> None:
         self.counts = [0] * len(_BOUNDS)
         self.sum_s = 0.0
-
-    def add(self, took_s: float) -> None:
-        self.counts[bisect_left(_SECONDS, took_s)] += 1
-        self.sum_s += took_s
 
     def buckets(self) -> list[tuple[str, float]]:
         return list(zip(_BOUNDS, accumulate(self.counts), strict=True))
@@ -66,10 +65,10 @@ class _Level:
 class _Row:
     """Requests that ended alike."""
 
-    __slots__ = ("count", "times")
+    __slots__ = ("count", "first", "took")
 
     def __init__(self, times: _Level) -> None:
-        self.count, self.times = 0, times
+        self.count, self.took, self.first = 0, times.took, times.first
 
 
 class Metrics(Collector):
@@ -95,15 +94,22 @@ class Metrics(Collector):
             row = self._rows[key] = _Row(self._levels.setdefault(story.level, _Level()))
         row.count += 1
         if story.shed:
-            _count(self._shed, (str(story.status),))
+            shed = (str(story.status),)
+            self._shed[shed] = self._shed.get(shed, 0) + 1
         else:
-            row.times.took.add(story.ended_s - story.began_s)
+            took, took_s = row.took, story.ended_s - story.began_s
+            took.counts[bisect_left(_SECONDS, took_s)] += 1
+            took.sum_s += took_s
         if first_s:
-            row.times.first.add(first_s)
+            first = row.first
+            first.counts[bisect_left(_SECONDS, first_s)] += 1
+            first.sum_s += first_s
+        visits = self._visits
         for visit in story.visits:
-            _count(self._visits, (visit.replica, visit.kind, visit.outcome or Outcome.GONE))
-            if visit.kind is Kind.RESUME and visit.outcome is Outcome.OK:
-                _count(self._resumed, (story.exactness,))
+            how = (visit.replica, visit.kind, visit.outcome or _GONE)
+            visits[how] = visits.get(how, 0) + 1
+            if visit.kind is _RESUME and visit.outcome is Outcome.OK:
+                self._resumed[story.exactness,] = self._resumed.get((story.exactness,), 0) + 1
 
     def collect(self) -> Iterable[Metric]:
         """See Collector."""
@@ -134,10 +140,6 @@ class Metrics(Collector):
 
     def close(self) -> None:
         """See Observer."""
-
-
-def _count(counts: dict[tuple[str, ...], int], key: tuple[str, ...]) -> None:
-    counts[key] = counts.get(key, 0) + 1
 
 
 def _timed(name: str, about: str, by_level: Mapping[int, _Times]) -> Metric:

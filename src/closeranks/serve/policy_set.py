@@ -59,6 +59,8 @@ class Policies:
         self.quarantine = Quarantine(settings.redundancy)
         self._has_premium = any(tenant.premium for tenant in settings.tenant)
         self._lives: dict[int, Life] = {}
+        self.has_ladder = len(self.ladder.levels) > 1  # else nobody looks at its signals, and none are taken
+        self.looks_twice = self.has_ladder or settings.redundancy.share > 0  # at some of the whole answers
         self._latencies = Durations(SIGNALS_S)
         self._good, self._bad = Tally(SIGNALS_S), Tally(SIGNALS_S)
 

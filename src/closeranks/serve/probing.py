@@ -24,7 +24,8 @@ from closeranks.serve.settings import Engine
 from closeranks.serve.wheel import Due
 
 if TYPE_CHECKING:
-    from closeranks.serve.gateway import Gateway, Replica
+    from closeranks.serve.gateway import Gateway
+    from closeranks.serve.replica import Replica
 
 TICK_S: Final = 0.25
 _BAD: Final = 400
@@ -123,6 +124,9 @@ class Prober:
         return self._settings.ready_path or _PATHS.get(replica.settings.engine, "/v1/models")
 
     async def _ask(self, replica: Replica, method: bytes, path: str, body: bytes) -> Answered | Unanswered:
+        drilled = await self._gateway.drills.question(replica.settings.name)
+        if drilled is not None:
+            return drilled
         headers: Headers = [(b"host", replica.authority), (b"x-request-id", b"probe-%d" % next(self._numbers))]
         if body:
             headers.append((b"content-type", b"application/json"))

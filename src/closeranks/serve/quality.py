@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from closeranks.serve.foreign import decoded_object
-from closeranks.serve.http.head import Request, request_bytes
+from closeranks.serve.http.head import Request
 from closeranks.serve.policies.difference import difference
 from closeranks.serve.policies.fleet import Question
 from closeranks.serve.question import Answered, ask
@@ -61,10 +61,9 @@ class Quality:
         if not isinstance(placed, Placed):
             return
         replica = gateway.replicas[placed.replica]
-        smaller = gateway.fallbacks.smaller(request, settings)
-        lines = gateway.request_lines(request, replica, asked)
-        data = request_bytes(b"POST", replica.prefix + request.target, lines, smaller.body)
-        ticket = fleet.begin(gateway.now_s(), placed.replica)
+        smaller, now_s = gateway.fallbacks.smaller(request, settings), gateway.now_s()
+        data = gateway.wording.spell(smaller, replica, asked, now_s)
+        ticket = fleet.begin(now_s, placed.replica)
         outcome = Outcome.GONE  # of a request that nobody waits for: nothing is learned about its replica
         try:
             said = await ask(replica.pool, data, gateway.settings.timeouts.first_byte_s)

@@ -6,7 +6,8 @@ import asyncio
 from typing import Final, NamedTuple
 
 from closeranks.serve.http.head import Headers
-from closeranks.serve.http.upstream import Cut, Pool, UpstreamConnection
+from closeranks.serve.http.pool import Pool
+from closeranks.serve.http.upstream import Answer, Cut, UpstreamConnection
 
 ANSWER_BYTES_MAX: Final = 2**20
 
@@ -25,7 +26,7 @@ class Unanswered(NamedTuple):
     detail: str
 
 
-class _Collector:
+class _Collector(Answer):
     """See Answer: puts an answer together."""
 
     def __init__(self, future: asyncio.Future[Answered | Unanswered]) -> None:

@@ -9,7 +9,7 @@ from closeranks.serve.wheel import Due
 from closeranks.serve.words import Kind, Outcome
 
 if TYPE_CHECKING:
-    from closeranks.serve.exchange import Exchange
+    from closeranks.serve.attempts import Attempts
     from closeranks.serve.gateway import Gateway
 
 _TOO_MANY, _UNAVAILABLE, _SERVER_ERROR = 429, 503, 500
@@ -30,7 +30,7 @@ class Race:
     has been heard by anybody but the race.
     """
 
-    def __init__(self, gateway: Gateway, exchange: Exchange, first: Attempt, after_s: float) -> None:
+    def __init__(self, gateway: Gateway, exchange: Attempts, first: Attempt, after_s: float) -> None:
         self._gateway = gateway
         self._exchange = exchange
         self._first = first
@@ -38,12 +38,12 @@ class Race:
         self._timer: Due = gateway.at(first.visit.began_s + after_s, self._overtake)
 
     def _overtake(self) -> None:
-        exchange, name = self._exchange, self._first.replica.settings.name
+        exchange, name = self._exchange, self._first.replica.name
         asked = frozenset(visit.replica for visit in exchange.story.visits)
         second = exchange.traffic.hedge(self._gateway.now_s(), exchange.ask, name, asked)
         replica = self._gateway.replicas.get(second)  # a reload may have taken it out
         if replica is not None:
-            self.hedge = exchange.open(replica, Kind.HEDGE, self._first.wording)
+            self.hedge = exchange.open(replica, Kind.HEDGE, self._first.words)
 
     def on_head(self, attempt: Attempt) -> bool:
         """Whether this attempt goes on; if not, the other one does."""

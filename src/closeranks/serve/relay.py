@@ -11,6 +11,7 @@ import msgspec
 class Exactness(StrEnum):
     """What a continuation can promise; ``x-closeranks-resume`` of the response says it."""
 
+    RESTORED = "restored-kv"  # of a session that goes on elsewhere: what the engine knew of it was moved along
     INVARIANT = "invariant-replay"  # the same tokens are replayed on arithmetic that does not depend on the batch
     VERIFIED = "verified-regeneration"  # generated anew, and compared with all that the client has seen
     BEST_EFFORT = "best-effort"  # continued from the same text or tokens; later tokens may differ

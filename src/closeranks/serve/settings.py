@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from closeranks.serve.admin_settings import AdminSettings
+from closeranks.serve.drill_settings import DrillSettings
 from closeranks.serve.http.limits import Limits
 from closeranks.serve.http.target import Target
 from closeranks.serve.policies.admission import AdmissionSettings
@@ -24,7 +25,7 @@ from closeranks.serve.policies.retry_budget import BudgetSettings
 from closeranks.serve.policies.router import Load, RoutingSettings
 from closeranks.serve.policies.tenants import TenantSettings
 from closeranks.serve.probe_settings import ProbeSettings
-from closeranks.serve.sessions.settings import SessionSettings
+from closeranks.serve.sessions.settings import Kv, SessionSettings
 from closeranks.serve.stream.pace import PaceLimits
 from closeranks.serve.stream.policy import StreamPolicy
 from closeranks.toml_text import Misfit, blame, read_toml
@@ -101,6 +102,7 @@ class Settings(_Part, frozen=True):
     cache: CacheLimits = CacheLimits()
     dependency: tuple[DependencySettings, ...] = ()
     redundancy: RedundancySettings = RedundancySettings()
+    drill: DrillSettings = DrillSettings()
 
 
 def parse(text: str, name: str) -> Settings:
@@ -128,7 +130,17 @@ def risks(settings: Settings) -> list[str]:
             standby=replica.role == "standby",
         )
         tiers.setdefault(replica.tier, []).append(load)
-    return [f"tier {tier}: {told}" if tier else told for tier, loads in tiers.items() for told in warnings(loads)]
+    found = [f"tier {tier}: {told}" if tier else told for tier, loads in tiers.items() for told in warnings(loads)]
+    if settings.sessions.kv is Kv.SNAPSHOT and not settings.sessions.snapshots.folder:
+        found.append(
+            "sessions.snapshots.folder is not set: what engines save of sessions stays in their --slot-save-path"
+        )
+    if settings.drill.allow and settings.admin.port is not None:
+        longest_s = settings.drill.longest_s
+        found.append(
+            f"whoever has the admin token may break this service for up to {longest_s:g} s: [drill] allow = true"
+        )
+    return found
 
 
 def _check(settings: Settings) -> None:
@@ -143,6 +155,7 @@ def _check(settings: Settings) -> None:
         if replica.capacity < 1:
             raise Misfit(("replica", index, "capacity"), f"expected from 1, got {replica.capacity}")
     _check_ladder(settings)
+    _check_snapshots(settings)
     for key, named in (("tenant", settings.tenant), ("dependency", settings.dependency)):
         _check_names(key, [one.name for one in named])
     if not 0 <= settings.listen.port < 2**16:
@@ -151,6 +164,16 @@ def _check(settings: Settings) -> None:
         raise Misfit(("listen", "processes"), f"expected from 1, got {settings.listen.processes}")
     if bool(settings.listen.tls_cert) != bool(settings.listen.tls_key):
         raise Misfit(("listen", "tls_cert"), "expected tls_cert and tls_key together, got one of them")
+
+
+def _check_snapshots(settings: Settings) -> None:
+    if settings.sessions.kv is Kv.NONE:
+        return
+    if settings.listen.processes > 1:
+        # Which slot is in use would be known to one of them, and the others' requests would wait for it.
+        raise Misfit(("sessions", "kv"), 'expected "none" with several processes, which share no slots')
+    if not any(replica.engine is Engine.LLAMA_CPP for replica in settings.replica):
+        raise Misfit(("sessions", "kv"), 'expected "none" without a [[replica]] of engine = "llama.cpp"')
 
 
 def _check_ladder(settings: Settings) -> None:

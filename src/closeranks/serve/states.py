@@ -10,6 +10,7 @@ from closeranks.serve.policies.health import Grade
 
 if TYPE_CHECKING:
     from closeranks.serve.gateway import Gateway
+    from closeranks.serve.sessions.snapshots import Snapshots
 
 Gauge = tuple[str, str, dict[str, str], float]
 
@@ -60,8 +61,33 @@ def ladder_state(gateway: Gateway) -> dict[str, Any]:
     }
 
 
+def status_of(gateway: Gateway) -> dict[str, Any]:
+    """All at one glance: requests, the ladder, what is asked, and a drill if there was one."""
+    traffic, now_s = gateway.traffic, gateway.now_s()
+    return {
+        "in_flight": gateway.in_flight,
+        "queued": sum(traffic.admission.waiting()),
+        "level": traffic.ladder.level,
+        "degraded_share": traffic.ladder.degraded_share(now_s),
+        "replicas": {state["name"]: state["breaker"] for state in replica_states(gateway)},
+        "dependencies": {name: one.breaker.state for name, one in traffic.dependencies.by_name.items()},
+        "drill": gateway.drills.state(),
+    }
+
+
+def _of_snapshots(snapshots: Snapshots) -> Iterator[Gauge]:
+    yield "kv_snapshots", "Sessions whose KV cache is kept in a file.", {}, float(snapshots.plan.count)
+    yield "kv_snapshot_bytes", "Of all those files.", {}, float(snapshots.plan.size_bytes)
+    for (action, how), count in snapshots.counts.items():
+        about = "Saves and restores of KV caches, by how they ended."
+        yield "kv_total", about, {"action": action, "outcome": how}, float(count)
+    for exactness, count in snapshots.moved.items():
+        about = "Answers of sessions that were elsewhere before, by how exactly they go on."
+        yield "sessions_moved_total", about, {"exactness": exactness}, float(count)
+
+
 def gauges(gateway: Gateway) -> Iterator[Gauge]:
-    """Name, text, labels and value of every gauge."""
+    """Name, text, labels and value of every gauge; one whose name ends with _total is a counter."""
     now_s, traffic = gateway.now_s(), gateway.traffic
     for name, member in traffic.fleet.members.items():
         label = {"replica": name}
@@ -81,6 +107,13 @@ def gauges(gateway: Gateway) -> Iterator[Gauge]:
     yield "concurrency_limit", "Work that is let in at once.", {}, float(traffic.limiter.limit)
     yield "shed_per_second", "Requests that are turned away.", {}, traffic.admission.shed_per_s(now_s)
     yield "retry_budget_spent", "Share of the budget for repeated work in use.", {}, traffic.budget.used(now_s)
+    drill = gateway.drills.drill
+    about = "1: a drill goes on."
+    yield "drill_active", about, {"what": "" if drill is None else drill.order.what}, float(drill is not None)
+    for (name, effect), count in gateway.drills.struck.items():
+        yield "drilled_total", "Calls that drills have struck.", {"dependency": name, "effect": effect}, float(count)
+    if gateway.snapshots is not None:
+        yield from _of_snapshots(gateway.snapshots)
     yield "ladder_level", "0: served in full.", {}, float(traffic.ladder.level)
     yield "degraded_share", "Share of requests served below the full level.", {}, traffic.ladder.degraded_share(now_s)
     for number, level in enumerate(traffic.ladder.levels):

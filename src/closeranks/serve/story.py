@@ -6,7 +6,8 @@ from typing import Protocol
 
 import msgspec
 
-from closeranks.serve.words import Kind, Outcome
+from closeranks.serve.http.head import Request
+from closeranks.serve.words import Ask, Kind, Outcome
 
 
 class Visit(msgspec.Struct, gc=False):
@@ -32,6 +33,7 @@ class Story(msgspec.Struct):
     tenant: str = ""
     model: str = ""
     stream: bool = False
+    trace: str = ""  # W3C traceparent of the caller, if it gave one
     status: int = 0  # 0: the client left before an answer began
     first_byte_s: float = 0.0  # after the beginning; 0: there was none
     ended_s: float = 0.0
@@ -42,7 +44,6 @@ class Story(msgspec.Struct):
     error: str = ""
     shed: bool = False
     whole: bool = False  # the client has had its last byte
-    trace: str = ""  # W3C traceparent of the caller, if it gave one
     visits: list[Visit] = []
 
     @property
@@ -54,6 +55,27 @@ class Story(msgspec.Struct):
     def resumed(self) -> int:
         """How often the answer went on at another replica in its middle."""
         return sum(visit.kind is Kind.RESUME and visit.outcome is Outcome.OK for visit in self.visits)
+
+
+def begun(request: Request, ask: Ask, epoch_s: float) -> Story:
+    """The beginning of what will be told of a request that came at this time of the calendar."""
+    told = request.notes.get(Story)
+    if told is None:
+        texts = request.method, request.path, request.header(b"traceparent") or b""
+        told = request.notes[Story] = tuple(text.decode("latin-1") for text in texts)
+    method, path, trace = told
+    return Story(  # by place: names would take a third of its time
+        ask.number,
+        method,
+        path,
+        request.client,
+        ask.arrived_s,
+        epoch_s,
+        ask.tenant,
+        ask.model,
+        ask.stream,
+        trace,
+    )
 
 
 class Observer(Protocol):

@@ -13,7 +13,8 @@ from typing import Final
 from closeranks.serve.life import Life
 from closeranks.serve.policies.fleet import Question
 from closeranks.serve.policies.hedging import Alike
-from closeranks.serve.policies.ladder import Course, LevelSettings
+from closeranks.serve.policies.ladder import IN_FULL, Course, LevelSettings
+from closeranks.serve.policies.limiter import REFUSALS
 from closeranks.serve.policies.redundancy import sampled
 from closeranks.serve.policies.retry_budget import backoff_s
 from closeranks.serve.policy_set import Policies
@@ -32,6 +33,9 @@ from closeranks.serve.words import (
 
 _BUSY_STEPS: Final = 2  # doublings of the pause
 _FREE_PART: Final = 0.75  # of the retry budget, for free tenants where others are premium
+_FIRST: Final = Kind.FIRST  # on Python 3.11 a member of an Enum is found by calling a function
+_DOUBLE: Final = Kind.DOUBLE
+_GONE: Final = Outcome.GONE
 _FAULTS: Final = frozenset({Outcome.BROKEN, Outcome.SLOW, Outcome.UNREACHED, Outcome.BUSY})
 
 
@@ -44,7 +48,8 @@ class Traffic(Policies):
         """Whether the request may begin."""
         answer = self.admission.admit(now_s, ask)
         if not isinstance(answer, Shed):
-            self._lives[ask.number] = Life(begun=isinstance(answer, Admitted), began_s=now_s)
+            course = IN_FULL if ask.laddered and not self.has_ladder else None  # else it is yet to be asked for
+            self._lives[ask.number] = Life(True, isinstance(answer, Admitted), course, now_s)
         return answer
 
     def course(self, now_s: float, ask: Ask) -> Course:
@@ -55,9 +60,8 @@ class Traffic(Policies):
 
     def place(self, now_s: float, ask: Ask, tried: tuple[str, ...]) -> Placed | Nowhere:
         """Where its next attempt goes; ``tried`` are replicas that have failed it, the last one last."""
-        tier = self._level(ask).tier
-        question = Question(tier=tier, session=ask.session, tried=tried, probes=ask.repeatable)
-        return self.fleet.place(now_s, question)
+        tier = self._level(ask).tier if self.has_ladder else ""
+        return self.fleet.place(now_s, Question(tier, ask.session, tried, ask.repeatable))
 
     def elsewhere(self, now_s: float, ask: Ask, replica: str) -> bool:
         """Whether a stream that is slow at this replica would be better off at another one."""
@@ -66,17 +70,23 @@ class Traffic(Policies):
 
     def begun(self, now_s: float, ask: Ask, replica: str, kind: Kind) -> None:
         """An attempt goes out."""
-        life = self._life(now_s, ask)
-        if kind is Kind.FIRST and not life.sent:
+        life = self._lives.get(ask.number) or self._life(now_s, ask)
+        if kind is _FIRST and not life.sent:
             self.budget.began(now_s, ask.cost)
         life.sent = True
-        if kind is Kind.DOUBLE:
+        if kind is _DOUBLE:
             life.beside |= {replica}
         life.tickets[replica] = self.fleet.begin(now_s, replica, ask.cost)
 
     def without(self, now_s: float, ask: Ask, replica: str) -> tuple[str, ...]:
         """The dependencies that this replica is to do without, in the attempt that goes out now."""
         asked = self._life(now_s, ask).asked[replica] = self.dependencies.ask(now_s)
+        return asked.without
+
+    def deprive(self, now_s: float, ask: Ask, replica: str, names: tuple[str, ...]) -> tuple[str, ...]:
+        """It is to do without these, too, though they may be asked; without what it is to do in all."""
+        asked = self._life(now_s, ask).asked[replica]
+        asked.without += names
         return asked.without
 
     def depended(self, now_s: float, ask: Ask, replica: str, report: bytes) -> tuple[str, ...]:
@@ -91,13 +101,14 @@ class Traffic(Policies):
 
     def heard(self, now_s: float, ask: Ask, replica: str) -> None:
         """The replica has begun to answer this request."""
-        life = self._life(now_s, ask)
+        life = self._lives.get(ask.number) or self._life(now_s, ask)
         ticket = life.tickets.get(replica)
         if ticket is not None:
             life.tickets[replica] = self.fleet.heard(now_s, replica, ticket)
         if life.first_byte_s is None:
             life.first_byte_s = now_s - life.began_s
-            self._latencies.add(now_s, life.first_byte_s)
+            if self.has_ladder:
+                self._latencies.add(now_s, life.first_byte_s)
             if self.hedging.enabled:
                 self.hedging.heard(now_s, self._alike(ask), life.first_byte_s)
             self.limiter.took(now_s, life.first_byte_s, self.admission.in_flight)
@@ -105,8 +116,8 @@ class Traffic(Policies):
 
     def ended(self, now_s: float, ask: Ask, replica: str, outcome: Outcome, retry_after_s: float | None = None) -> None:
         """An attempt is over; ``retry_after_s`` is what the replica asks for if it is busy."""
-        life = self._life(now_s, ask)
-        if replica in life.asked:
+        life = self._lives.get(ask.number) or self._life(now_s, ask)
+        if life.asked:
             self.depended(now_s, ask, replica, b"")
         if replica in life.beside:
             life.beside -= {replica}
@@ -115,10 +126,11 @@ class Traffic(Policies):
         ticket = life.tickets.pop(replica, None)
         if ticket is not None:
             self.fleet.end(now_s, replica, ticket, outcome, ask.cost)
-        if outcome is Outcome.BUSY and retry_after_s is not None:
-            self.fleet.busy(now_s, replica, retry_after_s)
-        self.limiter.refused(now_s, outcome)
-        self.admission.limit = self.limiter.limit
+        if outcome in REFUSALS:
+            if retry_after_s is not None:
+                self.fleet.busy(now_s, replica, retry_after_s)
+            self.limiter.refused(now_s, outcome)
+            self.admission.limit = self.limiter.limit
         if life.hedge is not None and replica == life.hedged:
             self._return_hedge(life)
         elif life.permit is not None:
@@ -184,19 +196,22 @@ class Traffic(Policies):
             self._return_hedge(life)
         for replica, ticket in life.tickets.items():
             self.fleet.end(now_s, replica, ticket, Outcome.GONE, ask.cost)
-        for asked in life.asked.values():
-            self.dependencies.answered(now_s, asked, b"")
+        if life.asked:
+            for asked in life.asked.values():
+                self.dependencies.answered(now_s, asked, b"")
         if life.sent:
             self.budget.ended(ask.cost)
         if life.begun:
             self._count(now_s, ask, life)
         if not life.counted:
             return ()
-        return self._begin(now_s, self.admission.done(now_s, ask, begun=life.begun))
+        following = self.admission.done(now_s, ask, begun=life.begun)
+        return self._begin(now_s, following) if following else ()
 
     def tick(self, now_s: float) -> tuple[int, ...]:
         """Call it once or twice a second: the ladder looks around; queued requests that may begin now."""
-        self.ladder.signal(now_s, self.signals(now_s))
+        if self.has_ladder:
+            self.ladder.signal(now_s, self.signals(now_s))
         self.admission.limit = self.limiter.limit
         return self._begin(now_s, self.admission.next(now_s))
 
@@ -215,8 +230,6 @@ class Traffic(Policies):
         return level.kind != "model" or self.fleet.able(now_s, level.tier)
 
     def _begin(self, now_s: float, asks: Sequence[Ask]) -> tuple[int, ...]:
-        if not asks:
-            return ()
         for ask in asks:
             life = self._lives.get(ask.number)
             if life is not None:
@@ -242,12 +255,14 @@ class Traffic(Policies):
 
     def _count(self, now_s: float, ask: Ask, life: Life) -> None:
         late = now_s >= ask.deadline_s
-        if late and life.first_byte_s is None:
-            self._latencies.add(now_s, now_s - life.began_s)
+        if life.last is _GONE and not late:
+            return
         failed = late or life.last is None or life.last in _FAULTS
-        if life.last is not Outcome.GONE or late:
+        if self.has_ladder:
+            if life.first_byte_s is None and late:
+                self._latencies.add(now_s, now_s - life.began_s)
             (self._bad if failed else self._good).add(now_s)
-        if life.course is not None and (life.last is not Outcome.GONE or late):
+        if life.course is not None:
             self.ladder.ended(now_s, life.course, None if failed else life.first_byte_s, less=life.less)
 
     # --- comparisons ------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class Priority(IntEnum):
     BATCH = 2
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Ask(msgspec.Struct, frozen=True, gc=False):
     """What the policies know of a request."""
 
     number: int  # of the gateway process, growing
@@ -60,6 +60,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     repeatable: bool = True  # doing it twice does no harm: an answer can be asked for again
     comparable: bool = False  # it has one right answer, so that two replicas can be compared
     cost: float = 1.0  # of the work, in the units of a replica's capacity
+    laddered: bool = False  # there is less that it could be served
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):

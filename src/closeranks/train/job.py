@@ -321,8 +321,8 @@ class Job:
         return self._striker.tampered(words[Field.STEP], operation, launch)
 
     def own_s(self) -> float:
-        """Seconds of the last step until it first waited for others."""
-        return self.world.vitals.words[Field.OWN_NS] / 1e9
+        """Seconds of the newest closed step until it last waited for others."""
+        return self.world.vitals.own_ns / 1e9
 
     def _strike_in_collective(self) -> None:
         words = self.world.vitals.words

@@ -39,7 +39,7 @@ def test_a_writer_that_slept_through_two_terms_changes_nothing_on_s3():
     bucket = Bucket()
     try:
         url = bucket.url(f"stale/{secrets.token_hex(4)}")
-        told = drilled("--every", "20", "--store", url, AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b")
+        told = drilled("--every", "40", "--store", url, AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b")
     finally:
         bucket.stop()
     assert "broken 0" in told and "stopped at 0" not in told

@@ -26,7 +26,7 @@ class NodeKind(StrEnum):
     MUTE = "mute"  # nothing that it sends arrives
     DATA_CUT = "data-cut"  # only what workers say to each other is lost
     CONTROL_CUT = "control-cut"  # only what supervisors and coordinator say to each other is lost
-    LOSSES = "losses"  # one packet in five of the node is lost
+    LOSSES = "losses"  # some of the node's packets are lost
     LEAVE = "leave"  # SIGTERM to its supervisor: it hands its seats over, and ends
     BLACKOUT = "blackout"  # all nodes lose power at one instant; the job is started anew, and goes on from its store
 
@@ -61,6 +61,7 @@ class NodeFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     moment: NodeMoment = NodeMoment.STEP
     after_s: float = 0.0  # between the moment and the strike
     for_s: float = 5.0
+    percent: int = 20  # of the packets, where some are lost
 
     def __str__(self) -> str:
         """For example ``node-kill of n1 after step 7, for 3.2 s``."""

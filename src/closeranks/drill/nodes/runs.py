@@ -16,7 +16,7 @@ from closeranks import journal
 from closeranks.drill.nodes.ports import command_line, listening
 from closeranks.drill.nodes.stand import Stand
 from closeranks.drill.nodes.verdict import Applied, NodeRun, NodesEvidence
-from closeranks.drill.runner import finals_of, tail_of
+from closeranks.drill.runner import finals_of, memory_of, tail_of
 from closeranks.events import CoordinatorBegan, CoordinatorFollowed, IncidentClosed, IncidentOpened, Record, StepClosed
 
 AUTHORITY: Final = "authority"  # the node on which it runs
@@ -92,7 +92,8 @@ class NodesRun:
         number = 1 + sum(run.node == node for run in self._over)
         place = self.folder / f"{node}.{number}"
         place.mkdir(mode=0o700)
-        environment = os.environ | dict(self.spec.environment) | {"CLOSERANKS_TOKEN": self._token}
+        memory = memory_of(self.folder / f"machine-{node}")
+        environment = os.environ | memory | dict(self.spec.environment) | {"CLOSERANKS_TOKEN": self._token}
         process = self.stand.start(node, self._command(node, place), place / "output.log", environment)
         self._living[node] = _Living(node, place, process)
 

@@ -21,7 +21,6 @@ from closeranks.drill.nodes.verdict import NodesEvidence
 SUPERVISOR: Final = "closeranks.run.supervisor"
 CANDIDATE: Final = "closeranks.cluster.candidate"
 _POLL_S: Final = 0.05
-_LOST_PERCENT: Final = 20
 _BACK_S: Final = 1.0  # a machine that comes back takes a moment, however short the fault
 
 
@@ -76,17 +75,17 @@ class Striker:
         if not self._run.running() or not (fault.kind in OF_NO_NODE or self._run.lives(node)):
             return  # it counts as never struck
         began_s = time.monotonic()
-        undo = self._carry_out(fault.kind, node)
+        undo = self._carry_out(fault, node)
         if undo is not None:
             self.struck.append(fault)
             self._struck_s.append(began_s)
             wait_s = max(_BACK_S, fault.for_s) if fault.kind in ENDS_NODE else fault.for_s
             self._later.append(_Later(time.monotonic() + wait_s, undo))
 
-    def _carry_out(self, kind: NodeKind, node: str) -> Callable[[], None] | None:
+    def _carry_out(self, fault: NodeFault, node: str) -> Callable[[], None] | None:
         """Do it; how it is taken back, None if there was nothing to strike."""
         stand = self._run.stand
-        match kind:
+        match fault.kind:
             case NodeKind.NODE_KILL:
                 stand.kill(node)
                 return lambda: self._bring_back(node)
@@ -111,7 +110,7 @@ class Striker:
             case NodeKind.BLACKOUT:
                 return self._black_out()
             case _:
-                return self._cut(kind, node) if isinstance(stand, NamespaceStand) else None
+                return self._cut(fault, node) if isinstance(stand, NamespaceStand) else None
 
     def _black_out(self) -> Callable[[], None]:
         for later in self._later:  # what an earlier fault has left to take back would strike the new job
@@ -131,10 +130,10 @@ class Striker:
 
         return start_anew
 
-    def _cut(self, kind: NodeKind, node: str) -> Callable[[], None]:
+    def _cut(self, fault: NodeFault, node: str) -> Callable[[], None]:
         stand = self._run.stand
         assert isinstance(stand, NamespaceStand), "only such a stand is asked for cuts"
-        if kind is NodeKind.POWER_OFF:
+        if fault.kind is NodeKind.POWER_OFF:
             stand.power_off(node)
 
             def power_on() -> None:
@@ -142,7 +141,7 @@ class Striker:
                 self._bring_back(node)
 
             return power_on
-        stand.cut(_cuts(kind, node, stand))
+        stand.cut(_cuts(fault, node, stand))
         return stand.heal
 
     def _bring_back(self, node: str) -> None:
@@ -166,9 +165,9 @@ def coordinator_on(stand: Stand, node: str) -> list[int]:
     return [pid for pid in stand.processes(node, CANDIDATE) if listening([pid])]
 
 
-def _cuts(kind: NodeKind, node: str, stand: NamespaceStand) -> list[Cut]:
+def _cuts(fault: NodeFault, node: str, stand: NamespaceStand) -> list[Cut]:
     others = [other for other in stand.nodes if other != node]
-    match kind:
+    match fault.kind:
         case NodeKind.CUT_HALF:
             nodes = [other for other in stand.nodes if other != AUTHORITY]
             return stand.apart({node, nodes[(nodes.index(node) + 1) % len(nodes)]})
@@ -177,7 +176,7 @@ def _cuts(kind: NodeKind, node: str, stand: NamespaceStand) -> list[Cut]:
         case NodeKind.MUTE:
             return [Cut(node, other) for other in others]
         case NodeKind.LOSSES:
-            return [cut._replace(percent=_LOST_PERCENT) for cut in stand.apart({node})]
+            return [cut._replace(percent=fault.percent) for cut in stand.apart({node})]
         case NodeKind.DATA_CUT:
             return [cut._replace(but_ports=_control_ports(stand)) for cut in stand.apart({node})]
         case NodeKind.CONTROL_CUT:

@@ -17,6 +17,7 @@ def main() -> None:
     parser.add_argument("port", type=int)
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--context", type=int, default=1024, help="tokens of one slot")
+    parser.add_argument("--slot-files", default="", help="folder in which slots may be saved")
     options = parser.parse_args()
 
     import xllamacpp  # type: ignore[import-untyped]
@@ -36,6 +37,8 @@ def main() -> None:
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.kv_unified = False  # else the order of what other slots left in the cache changes sums
     params.endpoint_slots = True
+    if options.slot_files:
+        params.slot_save_path = f"{options.slot_files}/"  # it is put before the file's name as it is
     params.verbosity = -1
     server = xllamacpp.Server(params)
     sys.stdout.write(f"{server.listening_address}\n")

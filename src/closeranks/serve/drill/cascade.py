@@ -21,8 +21,8 @@ from closeranks.serve.drill.replica import Replica, Talk
 from closeranks.serve.fallbacks import WITHOUT
 from closeranks.serve.gateway import Gateway
 from closeranks.serve.http.head import lines_of, request_bytes
+from closeranks.serve.http.pool import Pool
 from closeranks.serve.http.target import Target
-from closeranks.serve.http.upstream import Pool
 from closeranks.serve.policies.breaker import State
 from closeranks.serve.policies.features import Assembled, Failed, Feature, Features, Need, Value
 from closeranks.serve.policies.symptoms import recognise

@@ -36,7 +36,17 @@ _REASONS: Final = {
     503: b"Service Unavailable",
     504: b"Gateway Timeout",
 }
-_STATUS_LINES: Final = {status: b"HTTP/1.1 %d %b\r\n" % (status, reason) for status, reason in _REASONS.items()}
+
+
+class _StatusLines(dict[int, bytes]):
+    def __missing__(self, status: int) -> bytes:
+        return b"HTTP/1.1 %d Status\r\n" % status
+
+
+STATUS_LINES: Final = _StatusLines(
+    {status: b"HTTP/1.1 %d %b\r\n" % (status, reason) for status, reason in _REASONS.items()}
+)
+"""The first line of an answer, by its status."""
 
 
 class Request(msgspec.Struct):
@@ -69,7 +79,7 @@ def first(headers: Headers, name: bytes) -> bytes | None:
     return None
 
 
-_WITH_BODY: Final = frozenset({b"POST", b"PUT", b"PATCH"})
+WITH_BODY: Final = frozenset({b"POST", b"PUT", b"PATCH"})
 
 
 def with_length(headers: Headers, digits: bytes) -> Headers:
@@ -119,7 +129,7 @@ def end_to_end(headers: Headers) -> Headers:
 
 def request_bytes(method: bytes, target: bytes, lines: bytes, body: bytes) -> bytes:
     """A whole request, with its length. ``lines`` are those of its headers, see ``lines_of``."""
-    if body or method in _WITH_BODY:
+    if body or method in WITH_BODY:
         return b"%b %b HTTP/1.1\r\n%bcontent-length: %d\r\n\r\n%b" % (method, target, lines, len(body), body)
     return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, lines)
 
@@ -130,8 +140,3 @@ def lines_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     for name, value in headers:
         lines += (name, b": ", value, b"\r\n")
     return b"".join(lines)
-
-
-def status_line(status: int) -> bytes:
-    """The first line of an answer."""
-    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status

@@ -19,7 +19,6 @@ HEAD_BYTES_MAX: Final = 4096
 VAIN_MAX: Final = 32  # new heads in a row, such as ones with a number of their own: after that no more are learned
 _LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: (\d{1,8})\r\n")
 _END: Final = b"\r\n\r\n"
-_DIGITS_MAX: Final = 8
 Meaning = TypeVar("Meaning")
 
 
@@ -30,7 +29,8 @@ class KnownHeads(Generic[Meaning]):
 
     def __init__(self) -> None:
         # The bytes before the digits of the length, these, and those after; nothing after: a head without a length.
-        self._forms: list[tuple[bytes, bytes, bytes, Meaning]] = []
+        # And how many bytes there are without the digits and the body.
+        self._forms: list[tuple[bytes, bytes, bytes, int, Meaning]] = []
         self._vain = 0  # heads in a row that were new
 
     def find(self, data: bytes) -> tuple[Meaning, bytes, int] | None:
@@ -38,20 +38,19 @@ class KnownHeads(Generic[Meaning]):
 
         No digits: they are those that were learned. None: the head is not known, or this is not one whole message.
         """
-        for before, learned, after, meaning in self._forms:
+        for before, learned, after, fixed, meaning in self._forms:
             if not data.startswith(before):
                 continue
-            start = len(before)
-            if not after:
-                if start == len(data):
-                    self._vain = 0
-                    return meaning, b"", start
-                continue
-            stop = data.find(b"\r", start, start + _DIGITS_MAX + 1)
-            digits, body_at = data[start:stop], stop + len(after)
-            if digits.isdigit() and data.startswith(after, stop) and body_at + int(digits) == len(data):
+            room, width = len(data) - fixed, len(learned)
+            digits = b"%d" % (room - width) if after else b""  # the only ones with which it is one whole message
+            if len(digits) != width:
+                width = len(digits)
+                digits = b"%d" % (room - width)
+                if len(digits) != width:
+                    continue
+            if data.startswith(digits + after, len(before)) and (after or not room):
                 self._vain = 0
-                return meaning, b"" if digits == learned else digits, body_at
+                return meaning, b"" if digits == learned else digits, fixed + width
         return None
 
     @property
@@ -67,9 +66,9 @@ class KnownHeads(Generic[Meaning]):
         match = _LENGTH.search(data, 0, body_at)
         if match is None and body_bytes:
             return False
-        form = data[:body_at], b"", b""
+        form = data[:body_at], b"", b"", body_at
         if match is not None:
-            form = data[: match.start(1)], match[1], data[match.end(1) : body_at]
+            form = data[: match.start(1)], match[1], data[match.end(1) : body_at], body_at - len(match[1])
         self._vain += 1
         del self._forms[HEADS_MAX - 1 :]
         self._forms.insert(0, (*form, meaning))

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-import httptools
 import msgspec
 
-from closeranks.serve.http.head import Headers, Request, first, lines_of, objection, status_line, with_length
-from closeranks.serve.http.known import KnownHeads
-from closeranks.serve.http.limits import Limits
+from closeranks.serve.http.head import STATUS_LINES, Headers, Request, lines_of
+from closeranks.serve.http.reading import Bounds, RequestReader
 
 PIPELINED_MAX: Final = 8  # requests that wait behind the one that is being answered
 _NO_BODY: Final = frozenset({204, 304})
 _ERROR_TYPES: Final = {429: "rate_limit_exceeded", 401: "authentication_error", 403: "permission_error"}
 _SERVER_ERROR: Final = 500
-_SPECIAL: Final = frozenset({b"expect", b"transfer-encoding", b"upgrade"})  # to be looked at each time
 
 
 class Exchange(Protocol):
@@ -34,46 +30,27 @@ class Exchange(Protocol):
         """The client takes data again."""
 
 
-class Front(Protocol):
+class Front(Bounds, Protocol):
     """Where connections bring their requests."""
 
-    limits: Limits
     connections: set[ClientConnection]
-
-    @property
-    def now_s(self) -> Callable[[], float]:
-        """Tells the loop's time."""
 
     def begin(self, request: Request, client: ClientConnection) -> Exchange | None:
         """Start to answer; None when the answer was already given in full."""
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(RequestReader):
     """HTTP/1.1 towards a client; keep-alive and pipelining, one answer at a time."""
 
     def __init__(self, front: Front) -> None:
-        self._front = front
-        self._parser = httptools.HttpRequestParser(self)
-        self.transport: asyncio.Transport = cast("asyncio.Transport", None)
-        self.peer = ""
+        super().__init__(front)
+        self._front: Front = front
         self._exchange: Exchange | None = None
         self._waiting: deque[Request] = deque()
-        self._request: Request | None = None  # the one that is being answered
-        self._headers: Headers = []
-        self._header_bytes = 0
-        self._body: list[bytes] = []
-        self._body_bytes = 0
-        self._target = b""
-        self._refused = False
-        self._known: KnownHeads[Request] = KnownHeads()
-        self._known_under = front.limits
-        self._between = True  # the parser waits for the first byte of a head
-        self._read: list[Request] = []  # what the parser has found in one reading
         self._chunked = False
         self.started = False  # the head of the answer is out: from then on its status cannot be changed
         self._closing = False
         self._full = self._paused = False
-        self.expires_s = front.now_s() + front.limits.header_s  # looked at by ``Sweeper``
         self._draining = False
         self.sent_bytes = 0  # of the body of the answer
         self._head = b""  # of the answer, until there is something to send with it
@@ -99,43 +76,6 @@ class ClientConnection(asyncio.Protocol):
         if exchange is not None:
             exchange.client_gone()
 
-    def data_received(self, data: bytes) -> None:
-        """Parse; a request that is complete begins."""
-        if self._refused:
-            return
-        between = self._between
-        if between:
-            known = self._known.find(data)
-            if known is not None and self._read_again(data, *known):
-                return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(501, "no protocol but HTTP/1.1 is spoken here")
-        except httptools.HttpParserError as error:
-            self._refuse(400, f"not HTTP/1.1: {error}")
-        if between and self._between and len(self._read) == 1 and not self._known.hopeless:
-            self._learn(data, self._read[0])
-        self._read.clear()
-
-    def _read_again(self, data: bytes, known: Request, digits: bytes, body_at: int) -> bool:
-        """Take a request with a head that is known; False: it has to be parsed after all."""
-        limits = self._front.limits
-        if limits is not self._known_under:  # read again from the file meanwhile
-            self._known, self._known_under = KnownHeads(), limits
-            return False
-        if len(data) - body_at > limits.body_bytes:
-            return False
-        headers, body = with_length(known.headers, digits) if digits else known.headers, data[body_at:]
-        self._complete(Request(known.method, known.target, headers, body, True, True, self.peer, known.notes))
-        return True
-
-    def _learn(self, data: bytes, request: Request) -> None:
-        """Remember a head that asks for nothing more."""
-        plain = request.keep_alive and request.chunked_allowed and not self._refused
-        if plain and not any(name in _SPECIAL for name, _ in request.headers):
-            self._known.learn(data, len(request.body), msgspec.structs.replace(request, body=b""))
-
     def pause_writing(self) -> None:
         """The client's buffer is full."""
         self._full = True
@@ -146,84 +86,13 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client's buffer has room."""
         self._full = False
-        self.expires_s = float("inf") if self._request is not None else self._idle_until_s()
+        self.expires_s = float("inf")
+        if self._request is None:
+            self._header_bytes, self.expires_s = 0, self._front.now_s() + self._front.limits.idle_s
         if self._exchange is not None:
             self._exchange.client_ready()
 
-    # --- the parser -------------------------------------------------------------------------------------------
-
-    def on_message_begin(self) -> None:
-        """A new head."""
-        self._between = False
-        self._headers, self._body, self._target = [], [], b""
-        self._header_bytes = self._body_bytes = 0
-        if self._request is None:
-            self.expires_s = self._front.now_s() + self._front.limits.header_s
-
-    def on_url(self, url: bytes) -> None:
-        """A part of the target."""
-        self._target += url
-        self._header_bytes += len(url)
-        if self._header_bytes > self._front.limits.header_bytes:
-            self._head_too_large()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
-        self._headers.append((name.lower(), value))
-        self._header_bytes += len(name) + len(value) + 4
-        limits = self._front.limits
-        if self._header_bytes > limits.header_bytes or len(self._headers) > limits.headers:
-            self._head_too_large()
-
-    def _head_too_large(self) -> None:
-        limits = self._front.limits
-        self._refuse(431, f"a head may have {limits.headers} fields and {limits.header_bytes} bytes")
-
-    def on_headers_complete(self) -> None:
-        """The head is there: refuse what has a doubtful or too great length."""
-        if self._refused:
-            return
-        if self._parser.should_upgrade():
-            self._refuse(501, "no protocol but HTTP/1.1 is spoken here")
-            return
-        if doubt := objection(self._headers):
-            self._refuse(400, doubt)
-            return
-        if int(first(self._headers, b"content-length") or 0) > self._front.limits.body_bytes:
-            self._too_large()
-            return
-        if self._request is None:
-            self.expires_s = self._front.now_s() + self._front.limits.body_s
-        if self._request is None and first(self._headers, b"expect") is not None:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def on_body(self, body: bytes) -> None:
-        """A part of the body."""
-        self._body_bytes += len(body)
-        if self._body_bytes > self._front.limits.body_bytes:
-            self._too_large()
-        elif not self._refused:
-            self._body.append(body)
-
-    def _too_large(self) -> None:
-        self._refuse(413, f"a body may have {self._front.limits.body_bytes} bytes")
-
-    def on_message_complete(self) -> None:
-        """A request is complete."""
-        self._between = True
-        if self._refused:
-            return
-        request = Request(
-            method=self._parser.get_method(),
-            target=self._target,
-            headers=self._headers,
-            body=self._body[0] if len(self._body) == 1 else b"".join(self._body),
-            keep_alive=self._parser.should_keep_alive(),
-            chunked_allowed=self._parser.get_http_version() != "1.0",
-            client=self.peer,
-        )
-        self._read.append(request)
-        self._complete(request)
+    # --- requests ---------------------------------------------------------------------------------------------
 
     def _complete(self, request: Request) -> None:
         if self._request is None:
@@ -252,9 +121,7 @@ class ClientConnection(asyncio.Protocol):
         request = self._request
         if request is None:
             return
-        self.started = True
         self.sent_bytes = 0
-        self._closing = self._draining or not request.keep_alive
         self._chunked = False
         framing = b""
         if length is not None:
@@ -265,14 +132,20 @@ class ClientConnection(asyncio.Protocol):
             self._chunked = True
             framing = b"transfer-encoding: chunked\r\n"
         else:
-            self._closing = True
+            request.keep_alive = False  # its end is that of the connection
+        self._lead(request, status, lines, framing)
+        if length is None:  # it may be long until there is something to send with it
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _lead(self, request: Request, status: int, lines: bytes, framing: bytes) -> None:
+        """Put the head together."""
+        self.started = True
+        self._closing = self._draining or not request.keep_alive
         if self._closing:
             framing += b"connection: close\r\n"
         elif not request.chunked_allowed:
             framing += b"connection: keep-alive\r\n"
-        self._head = b"%b%b%b\r\n" % (status_line(status), lines, framing)
-        if length is None:  # it may be long until there is something to send with it
-            asyncio.get_running_loop().call_soon(self._flush)
+        self._head = b"%b%b%b\r\n" % (STATUS_LINES[status], lines, framing)
 
     def _flush(self) -> None:
         head, self._head = self._head, b""
@@ -294,6 +167,9 @@ class ClientConnection(asyncio.Protocol):
         self._flush()
         if self._chunked:
             self.transport.write(b"0\r\n\r\n")
+        self._end()
+
+    def _end(self) -> None:
         self._request = self._exchange = None
         if self._closing:
             self.transport.close()
@@ -301,16 +177,24 @@ class ClientConnection(asyncio.Protocol):
         if self._waiting:
             self._begin(self._waiting.popleft())
         else:
-            self.expires_s = self._idle_until_s()
+            self._header_bytes, self.expires_s = 0, self._front.now_s() + self._front.limits.idle_s
             if self._paused:
                 self._paused = False
                 self.transport.resume_reading()
 
+    def give(self, status: int, lines: bytes, body: bytes) -> None:
+        """A whole answer, in one write; ``lines`` of headers, see ``lines_of``."""
+        request = self._request
+        if request is None:
+            return
+        self._lead(request, status, lines, b"content-length: %d\r\n" % len(body))
+        self.transport.write(self._head if request.method == b"HEAD" else self._head + body)
+        self._head = b""
+        self._end()
+
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer."""
-        self.start(status, lines_of(headers), len(body))
-        self.send(body)
-        self.finish()
+        self.give(status, lines_of(headers), body)
 
     def fail(self, status: int, message: str, headers: Headers | None = None) -> None:
         """A whole answer that says what went wrong, in the form that clients of the OpenAI API know."""
@@ -336,10 +220,6 @@ class ClientConnection(asyncio.Protocol):
         else:
             self.transport.close()
 
-    def _idle_until_s(self) -> float:
-        self._header_bytes = 0
-        return self._front.now_s() + self._front.limits.idle_s
-
     def _refuse(self, status: int, message: str) -> None:
         """Answer and close. What is being answered is cut: this connection's bytes cannot be trusted any more."""
         if self._refused:
@@ -349,7 +229,7 @@ class ClientConnection(asyncio.Protocol):
             body = error_body(status, message)
             head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
             lines = lines_of([*head, (b"connection", b"close")])
-            self.transport.write(b"%b%b\r\n%b" % (status_line(status), lines, body))
+            self.transport.write(b"%b%b\r\n%b" % (STATUS_LINES[status], lines, body))
             self.transport.close()
         else:
             self.transport.abort()

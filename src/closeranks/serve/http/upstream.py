@@ -1,18 +1,18 @@
-"""Connections to one replica: kept, reused, and given away to one request at a time."""
+"""One connection to a replica: a request goes out, and its answer is told as it comes."""
 
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import Callable
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 import httptools
 
 from closeranks.serve.http.head import Headers, end_to_end, first, lines_of, objection, with_length
 from closeranks.serve.http.known import KnownHeads
-from closeranks.serve.http.target import Target
+
+if TYPE_CHECKING:
+    from closeranks.serve.http.pool import Pool
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 _CONTINUE, _SWITCHING, _OK = 100, 101, 200
@@ -30,8 +30,17 @@ class Cut(StrEnum):
     GONE = "gone"  # nobody waits for it any more
 
 
+class KnownAnswer(NamedTuple):
+    """A head of an answer that was seen before, on a connection that is kept."""
+
+    status: int
+    headers: Headers
+    lines: bytes  # those that go on to the client
+    streamed: bool  # its body is one of events
+
+
 class Answer(Protocol):
-    """Who hears of an answer. After ``on_end`` or ``on_cut`` nothing follows."""
+    """Who hears of an answer. After ``on_end``, ``on_whole`` or ``on_cut`` nothing follows."""
 
     def on_head(self, status: int, headers: Headers) -> None:
         """Status and all headers."""
@@ -42,16 +51,20 @@ class Answer(Protocol):
     def on_end(self) -> None:
         """The answer is complete."""
 
+    def on_whole(self, known: KnownAnswer, headers: Headers, body: bytes) -> None:
+        """An answer that came in one reading, with a head that is known but for its length: all of the above."""
+        self.on_head(known.status, headers)
+        if body:
+            self.on_data(body)
+        self.on_end()
+
     def on_cut(self, cut: Cut, detail: str) -> None:
         """The answer will never be complete."""
 
 
-class KnownAnswer(NamedTuple):
-    """A head of an answer that was seen before, on a connection that is kept."""
-
-    status: int
-    headers: Headers
-    lines: bytes  # those that go on to the client
+def streams_events(headers: Headers) -> bool:
+    """Whether the body of such an answer consists of events."""
+    return (first(headers, b"content-type") or b"").startswith(b"text/event-stream")
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -74,14 +87,13 @@ class UpstreamConnection(asyncio.Protocol):
         self._keep = False
         self._known: KnownHeads[KnownAnswer] = KnownHeads()
         self._between = True  # the parser waits for the first byte of a head
-        self.lines: bytes | None = None  # of this answer that go on to the client, if they are known already
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected."""
         self.transport = cast("asyncio.Transport", transport)
 
     def request(self, data: bytes, answer: Answer, *, head_only: bool = False) -> None:
-        """Send a whole request; its answer is told to ``answer``."""
+        """Send a whole request; its answer is told to ``answer``, and without a body if it is to be its head only."""
         self._answer, self._head_only = answer, head_only
         self._heard = self._headed = self._until_close = self._complete = False
         self.transport.write(data)
@@ -112,7 +124,7 @@ class UpstreamConnection(asyncio.Protocol):
         if between:
             known = self._known.find(data)
             if known is not None:
-                self._read_again(data, *known)
+                self._read_again(data, known)
                 return
         try:
             self._parser.feed_data(data)
@@ -130,23 +142,22 @@ class UpstreamConnection(asyncio.Protocol):
                 self._learn(data, len(joined))
             self._end()
 
-    def _read_again(self, data: bytes, known: KnownAnswer, digits: bytes, body_at: int) -> None:
+    def _read_again(self, data: bytes, found: tuple[KnownAnswer, bytes, int]) -> None:
         """Tell a whole answer whose head is known."""
-        self._headed = self._keep = True
-        self.lines = known.lines
-        if self._answer is not None:
-            self._answer.on_head(known.status, with_length(known.headers, digits) if digits else known.headers)
-        if self._answer is not None and body_at < len(data):
-            self._answer.on_data(data[body_at:])
-        if self._answer is not None:
-            self._end()
+        known, digits, body_at = found
+        answer, self._answer, self._fresh = self._answer, None, False
+        self._put_back(keep=True)
+        if answer is not None:
+            answer.on_whole(known, with_length(known.headers, digits) if digits else known.headers, data[body_at:])
 
     def _learn(self, data: bytes, body_bytes: int) -> None:
         """Remember a head after which the connection is kept."""
         headers = self._headers
         if self._keep and not self._until_close and first(headers, b"content-length") is not None:
-            lines = lines_of(end_to_end(headers))
-            self._known.learn(data, body_bytes, KnownAnswer(self._parser.get_status_code(), headers, lines))
+            known = KnownAnswer(
+                self._parser.get_status_code(), headers, lines_of(end_to_end(headers)), streams_events(headers)
+            )
+            self._known.learn(data, body_bytes, known)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The replica closed, or the network did."""
@@ -164,7 +175,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """A new head."""
-        self._headers, self._head_bytes, self._between, self.lines = [], 0, False, None
+        self._headers, self._head_bytes, self._between = [], 0, False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
@@ -203,13 +214,16 @@ class UpstreamConnection(asyncio.Protocol):
     def _end(self) -> None:
         answer, self._answer = self._answer, None
         self._fresh = False
-        if self._head_only or self._until_close or not self._keep or self.transport.is_closing():
-            self._pool.forget(self)
-            self.transport.close()
-        else:
-            self._pool.give_back(self)
+        self._put_back(keep=self._keep and not self._head_only and not self._until_close)
         if answer is not None:
             answer.on_end()
+
+    def _put_back(self, *, keep: bool) -> None:
+        if keep and not self.transport.is_closing():
+            self._pool.give_back(self)
+        else:
+            self._pool.forget(self)
+            self.transport.close()
 
     def _cut(self, cut: Cut, detail: str) -> None:
         answer, self._answer = self._answer, None
@@ -217,70 +231,3 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport.abort()
         if answer is not None:
             answer.on_cut(cut, detail)
-
-
-class Pool:
-    """The connections to one replica."""
-
-    def __init__(self, target: Target, *, connect_s: float = 2.0, context: ssl.SSLContext | None = None) -> None:
-        self.target = target
-        self._connect_s = connect_s
-        self._context = context if target.tls else None
-        self._idle: list[UpstreamConnection] = []
-        self._all: set[UpstreamConnection] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def request(
-        self, data: bytes, answer: Answer, got: Callable[[UpstreamConnection], None], *, head_only: bool = False
-    ) -> asyncio.Task[None] | None:
-        """Send ``data`` over a kept connection, or a new one; ``got`` hears which.
-
-        Returns:
-            The task that connects, to be cancelled by whoever does not want to wait any more; None if nothing has to
-            be waited for.
-        """
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.transport.is_closing():
-                got(connection)
-                connection.request(data, answer, head_only=head_only)
-                return None
-        task = asyncio.get_running_loop().create_task(self._connect(data, answer, got, head_only=head_only))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _connect(
-        self, data: bytes, answer: Answer, got: Callable[[UpstreamConnection], None], *, head_only: bool
-    ) -> None:
-        loop, target = asyncio.get_running_loop(), self.target
-        try:
-            async with asyncio.timeout(self._connect_s):
-                _, connection = await loop.create_connection(
-                    lambda: UpstreamConnection(self), target.host, target.port, ssl=self._context
-                )
-        except (OSError, TimeoutError, ssl.SSLError) as error:
-            why = str(error) or f"no connection within {self._connect_s:g} s"
-            answer.on_cut(Cut.REFUSED, why)
-            return
-        self._all.add(connection)
-        got(connection)
-        connection.request(data, answer, head_only=head_only)
-
-    def give_back(self, connection: UpstreamConnection) -> None:
-        """The connection is free."""
-        self._idle.append(connection)
-
-    def forget(self, connection: UpstreamConnection) -> None:
-        """The connection is closed, or about to be."""
-        self._all.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
-
-    def close(self) -> None:
-        """Close all connections; whoever waits for an answer hears that it was cut."""
-        for task in self._tasks:
-            task.cancel()
-        for connection in list(self._all):
-            connection.transport.close()
-        self._idle.clear()

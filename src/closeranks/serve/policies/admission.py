@@ -14,6 +14,7 @@ Netflix' prioritized load shedding.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -29,6 +30,7 @@ _RATE_WINDOW_S: Final = 2.0
 _RATE_LEAST_S: Final = 0.5
 _TOO_MANY, _UNAVAILABLE = 429, 503
 _ADMITTED: Final = Admitted()
+_NOBODY: Final[tuple[Ask, ...]] = ()
 
 
 class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,11 +46,15 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         within(self, 0, 1e6, "queue")
 
 
+_BATCH: Final = Priority.BATCH  # on Python 3.11 a member of an Enum is found by calling a function
+_INTERACTIVE: Final = Priority.INTERACTIVE
+
+
 def rank(ask: Ask) -> int:
     """The class of a request: 0 is served first."""
-    if ask.priority is Priority.BATCH:
+    if ask.priority is _BATCH:
         return 4 if ask.premium else 5
-    return (0 if ask.premium else 2) + (0 if ask.priority is Priority.INTERACTIVE else 1)
+    return (0 if ask.premium else 2) + (0 if ask.priority is _INTERACTIVE else 1)
 
 
 class _Entry(msgspec.Struct):
@@ -144,16 +150,17 @@ class Admission:
         self._classes[number].push(entry)
         return Waits(until_s=entry.until_s)
 
-    def done(self, now_s: float, ask: Ask, *, begun: bool) -> list[Ask]:
+    def done(self, now_s: float, ask: Ask, *, begun: bool) -> Sequence[Ask]:
         """A request is over, begun or not; those that may begin now."""
-        quota = self._quotas.get(ask.tenant)
+        if self._quotas and (quota := self._quotas.get(ask.tenant)) is not None:
+            quota.give_back(ask.cost)
+        if begun:
+            self.in_flight = self.in_flight - ask.cost if self.in_flight > ask.cost else 0.0
+        if not self._waiting:
+            return _NOBODY
         entry = self._waiting.pop(ask.number, None)
         if entry is not None and not entry.gone:
             self._classes[rank(ask)].left(entry)
-        if quota is not None:
-            quota.give_back(ask.cost)
-        if begun:
-            self.in_flight = max(0.0, self.in_flight - ask.cost)
         return self.next(now_s)
 
     def next(self, now_s: float) -> list[Ask]:

@@ -57,6 +57,12 @@ VERDICTS: Final = {
 }
 
 
+# On Python 3.11 a member of an Enum is found by calling a function, and every request looks at these.
+_CLOSED: Final = State.CLOSED
+_HALF_OPEN: Final = State.HALF_OPEN
+_WELL: Final = Verdict.WELL
+
+
 class BreakerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[breaker]``."""
 
@@ -120,7 +126,7 @@ class Breaker:
 
     def begin(self, now_s: float, *, at_once: bool = False) -> Ticket:
         """A request goes out; it takes the lease if there is one to take, and with ``at_once`` before its time."""
-        if self.state is State.CLOSED:
+        if self.state is _CLOSED:
             if self._ticket.epoch != self.epoch:
                 self._ticket = Ticket(self.epoch)
             return self._ticket
@@ -135,7 +141,7 @@ class Breaker:
 
         A stream may take minutes; nobody else should wait for its end.
         """
-        if self.state is not State.HALF_OPEN or ticket.epoch != self.epoch:
+        if self.state is not _HALF_OPEN or ticket.epoch != self.epoch:
             return ticket
         self._close(now_s)
         return Ticket(self.epoch)
@@ -149,9 +155,9 @@ class Breaker:
         if ticket.epoch != self.epoch:
             return False
         verdict = VERDICTS[outcome]
-        if self.state is State.HALF_OPEN:
+        if self.state is _HALF_OPEN:
             return self._probed(now_s, verdict, outcome)
-        if verdict is Verdict.WELL:
+        if verdict is _WELL:
             self._in_a_row = 0
             self._good.add(now_s)
         elif verdict is Verdict.FAULT:

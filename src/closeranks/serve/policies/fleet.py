@@ -14,18 +14,20 @@ from typing import Final
 import msgspec
 
 from closeranks.serve.policies.breaker import Breaker, BreakerSettings, State, Ticket
-from closeranks.serve.policies.health import Grade, HealthSettings, Judge
+from closeranks.serve.policies.health import FAULTS, Grade, HealthSettings, Judge
 from closeranks.serve.policies.router import Load, Router, RoutingSettings
 from closeranks.serve.words import Nowhere, Outcome, Placed
 
 PANIC_OPEN_S: Final = 1.0
+_CLOSED: Final = State.CLOSED  # see policies.breaker
+_OUTCOME_BUSY: Final = Outcome.BUSY
 _BUSY_S: Final = 0.5  # a replica that says no more than that it is busy is left alone for so long
 _OUT_S: Final = 5.0
 _NO_DOMAINS: Final[frozenset[str]] = frozenset()
 _AT_BEST, _DOUBTFUL, _BUSY, _TRIED, _DOWN, _LAST = range(6)
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Question(msgspec.Struct, frozen=True, gc=False):
     """Where one attempt is to go."""
 
     tier: str = ""
@@ -95,7 +97,7 @@ class Fleet:
             member.load
             for member in members
             if member.judge.spotless
-            and member.breaker.state is State.CLOSED
+            and member.breaker.state is _CLOSED
             and not member.out
             and member.busy_until_s <= now_s
             and member.load.name not in tried
@@ -176,14 +178,16 @@ class Fleet:
         """It has begun to answer; the ticket for the rest."""
         member = self.members[replica]
         member.judge.heard(now_s)
-        return member.breaker.heard(now_s, ticket)
+        return ticket if member.breaker.state is _CLOSED else member.breaker.heard(now_s, ticket)
 
     def end(self, now_s: float, replica: str, ticket: Ticket, outcome: Outcome, cost: float = 1.0) -> bool:
         """An attempt is over; whether this has opened the replica's breaker."""
         member = self.members[replica]
-        member.load.outstanding = max(0.0, member.load.outstanding - cost)
-        member.judge.outcome(now_s, outcome)
-        if outcome is Outcome.BUSY:
+        load = member.load
+        load.outstanding = load.outstanding - cost if load.outstanding > cost else 0.0
+        if outcome in FAULTS:
+            member.judge.outcome(now_s, outcome)
+        elif outcome is _OUTCOME_BUSY:
             self.busy(now_s, replica, _BUSY_S)
         return member.breaker.end(now_s, ticket, outcome)
 

@@ -15,11 +15,15 @@ the check began. A pass, however, is only ever the check's own.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
 from closeranks.serve.policies.bounds import positive, within
 from closeranks.serve.words import Outcome
+
+FAULTS: Final = frozenset({Outcome.SLOW, Outcome.UNREACHED, Outcome.BROKEN})
+"""Outcomes that make a replica doubtful."""
 
 
 class Check(StrEnum):
@@ -154,8 +158,8 @@ class Judge:
             self._look()
 
     def outcome(self, now_s: float, outcome: Outcome) -> None:
-        """An attempt has ended."""
-        if outcome in (Outcome.SLOW, Outcome.UNREACHED, Outcome.BROKEN):
+        """An attempt has ended; only ``FAULTS`` say something."""
+        if outcome in FAULTS:
             self._doubt, self._doubt_s = f"a request was {outcome}", now_s
             self.spotless = False
 

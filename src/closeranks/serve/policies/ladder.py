@@ -91,7 +91,7 @@ class Course(msgspec.Struct, frozen=True):
     reason: str = ""  # why not in full
 
 
-_IN_FULL: Final = Course(0)
+IN_FULL: Final = Course(0)
 
 
 class LevelState(msgspec.Struct):
@@ -170,7 +170,7 @@ class Ladder:
     def course(self, now_s: float, able: Callable[[LevelSettings], bool]) -> Course:
         """How the next request is served; ``able`` tells whether a level can serve at all at the moment."""
         if len(self.levels) == 1:
-            return _IN_FULL
+            return IN_FULL
         if self.forced is not None:
             return Course(self.forced, reason="forced by the operator")
         if self._open and now_s >= self._trial_until_s and able(self.levels[self.level - 1].settings):
@@ -190,8 +190,7 @@ class Ladder:
         ``less``: what its level gives was not given in full, for a reason of its own.
         """
         state = self.levels[course.level]
-        met = self._meets(state.settings, latency_s)
-        self._note(now_s, state, met=met)
+        met = self._judge(now_s, state, latency_s)
         if latency_s is not None:
             state.served += 1
             self._all.add(now_s)
@@ -209,9 +208,14 @@ class Ladder:
             return None
         return self._move(now_s, course.level, f"{self._passed} trials in a row met its target")
 
-    def _meets(self, level: LevelSettings, latency_s: float | None) -> bool:
-        limit_s = level.p99_s or self._settings.p99_s
-        return latency_s is not None and (not limit_s or latency_s <= limit_s)
+    def _judge(self, now_s: float, state: LevelState, latency_s: float | None) -> bool:
+        """Note whether the level has met its target, and tell."""
+        limit_s = state.settings.p99_s or self._settings.p99_s
+        met = latency_s is not None and (not limit_s or latency_s <= limit_s)
+        state.exercised_s = now_s
+        state.met = state.met + 1 if met else 0
+        state.verified = state.met >= self._settings.passes or (met and state.verified)
+        return met
 
     # --- exercises --------------------------------------------------------------------------------------------------
 
@@ -229,13 +233,7 @@ class Ladder:
 
     def exercised(self, now_s: float, level: int, latency_s: float | None) -> None:
         """An exercise was answered after ``latency_s``; None: it was not."""
-        state = self.levels[level]
-        self._note(now_s, state, met=self._meets(state.settings, latency_s))
-
-    def _note(self, now_s: float, state: LevelState, *, met: bool) -> None:
-        state.exercised_s = now_s
-        state.met = state.met + 1 if met else 0
-        state.verified = state.met >= self._settings.passes or (met and state.verified)
+        self._judge(now_s, self.levels[level], latency_s)
 
     # --- numbers ----------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,9 @@ _DROP: Final = 0.9
 _STEP_LEAST_S: Final = 0.1
 
 
+REFUSALS: Final = frozenset({Outcome.BUSY, Outcome.SLOW})
+
+
 class LimiterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[limiter]``. Limits are multiples of the capacity of all active replicas."""
 
@@ -81,7 +84,7 @@ class Limiter:
 
         At most one step in the time that an answer takes: what was sent before a step cannot show its effect.
         """
-        if outcome is not Outcome.BUSY and outcome is not Outcome.SLOW:
+        if outcome not in REFUSALS:
             return
         pause_s = max(_STEP_LEAST_S, min(self.usual_s or 0.0, self._settings.window_s))
         if now_s >= self._dropped_s + pause_s:

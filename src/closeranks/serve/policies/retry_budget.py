@@ -75,7 +75,7 @@ class RetryBudget:
 
     def ended(self, cost: float = 1.0) -> None:
         """A request is over."""
-        self._in_flight = max(0.0, self._in_flight - cost)
+        self._in_flight = self._in_flight - cost if self._in_flight > cost else 0.0
 
     def take(self, now_s: float, kind: Kind, cost: float = 1.0, part: float = 1.0) -> Permit | None:
         """One more attempt, if the budget has room for it; it counts from now on.

@@ -50,6 +50,7 @@ class CompletionsRelay:
         self._broken = ""
         self.exactness = Exactness.NONE
         self._numbering: Numbering | None = None
+        self.timings: object = None  # what the engine says of its tokens, the last word of it
 
     # --- kept streams ---------------------------------------------------------------------------------------------
 
@@ -132,8 +133,12 @@ class CompletionsRelay:
 
     def begin(self) -> None:
         """See Relay."""
-        self._splitter, self._broken, self._continuation = Splitter(), "", None
+        self._splitter, self._broken, self._continuation, self.timings = Splitter(), "", None, None
         self._pace.restart()
+
+    def respell(self) -> None:
+        """The replica says more than was asked for: the client gets its events spelled anew."""
+        self._verbatim = False
 
     def _from_the_start(self, engine: str) -> Resume:
         body = first_body(self._request, engine)
@@ -218,6 +223,7 @@ class CompletionsRelay:
         if not isinstance(chunk, dict):
             raise BadChunk("expected a chunk that is an object")
         addition = self._reader.read(chunk)
+        self.timings = chunk.get("timings", self.timings)
         if any(delta.finish in CUT_SHORT for delta in addition.deltas):
             raise BadChunk("the engine was stopped from outside")
         if isinstance(self._reader, OpenAiReader) and self._reader.prompt_ids:
