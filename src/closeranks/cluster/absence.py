@@ -53,6 +53,7 @@ class Absences:
         self._clockwork = Clockwork()
         self._pulses: dict[str, Pulse] = {}
         self._counted: tuple[tuple[str, ...], tuple[str, ...], float, float] = ((), (), NEVER_S, NEVER_S)
+        self._granted_to: frozenset[str] = frozenset()  # those that are counted
         self._paths = SecondPaths(attendees, scene, lambda one: self._missing(one, "its process hung up"), self._gone)
         self.has_room: Callable[[str], bool] = lambda _: True
         self.dispensable: Callable[[str], bool] = lambda _: False
@@ -137,8 +138,9 @@ class Absences:
         now_s, nodes, doubtful = time.monotonic(), self._tenure.record.nodes, self._tenure.nodes_in_doubt
         counted, also, at_s, _ = self._counted
         if counted is not nodes or also is not doubtful or now_s > at_s + _COUNTED_S:
-            every = {*nodes, *doubtful}
-            times = [NEVER_S if (a := self._attendees.get(n)) is None else a.acknowledged_s for n in every]
+            if counted is not nodes or also is not doubtful:
+                self._granted_to = frozenset((*nodes, *doubtful))  # each of thousands of seats names its node
+            times = [NEVER_S if (a := self._attendees.get(n)) is None else a.acknowledged_s for n in self._granted_to]
             self._counted = (nodes, doubtful, now_s, min(times, default=NEVER_S))
         return self._counted[3]
 

@@ -259,6 +259,8 @@ def _resuming_late(turn: Turn) -> None:
 
 def _confirming_late(turn: Turn) -> None:
     """A member that does not answer at the end, while others have done so for long."""
+    if not membership.any_at(turn.state, Stage.CONFIRMED):
+        return
     members = membership.occupants(turn.state).values()
     answered = [p.since_s for p in members if p.stage is Stage.CONFIRMED]
     allowed_s = turn.state.settings.deadlines.confirm_s
