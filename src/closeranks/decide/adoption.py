@@ -167,9 +167,10 @@ def _start_over(turn: Turn, known: Known) -> None:
 
 def _take_over(turn: Turn, known: Known) -> None:
     missing = _seat_members(turn, known)
-    ended = tuple(fact for node in known.nodes for fact in node.ended)
+    ended = {fact.proc: fact for node in known.nodes for fact in node.ended}
     gone = [(proc, reports.how_it_ended(proc, ended)) for proc in missing]
-    members = [p for p in membership.occupants(turn.state).values() if p not in missing]
+    numbers = {proc.proc for proc in missing}
+    members = [p for p in membership.occupants(turn.state).values() if p.proc not in numbers]
     before = known.memo.state.life if known.memo is not None and _same_group(known) else Life.RUNNING
     # They may have been let leave: some have, or all had answered before.
     ends = THROUGH if gone else {Stage.CONFIRMED}
@@ -181,8 +182,7 @@ def _take_over(turn: Turn, known: Known) -> None:
             turn.decide(LetLeave())
         return
     if before is Life.CLEARING:
-        for proc in missing:
-            turn.drop(proc)
+        turn.drop(*missing)
         trouble.clear_again(turn, "the coordinator was lost while the group was to end")
         return
     if not missing and all(p.stage in (Stage.STARTED, Stage.JOINED) for p in members) and not _silent(turn):
@@ -201,17 +201,18 @@ def _silent(turn: Turn) -> bool:
 def _seat_members(turn: Turn, known: Known) -> list[Proc]:
     """Enter all processes; the members that their node does not hold any more."""
     told = {proc.proc: (proc, node.name) for node in known.nodes for proc in node.procs}
-    missing = []
+    seated, missing = [], []
     for seat, number in enumerate(known.members):
         if seat in turn.state.group.exited:
             continue
         if number in told:
-            turn.put(_member(turn, known, seat, *told.pop(number)))
+            seated.append(_member(turn, known, seat, *told.pop(number)))
             continue
         proc = _unheard(turn, known, seat)
-        turn.put(proc)
+        seated.append(proc)
         if proc.stage is Stage.INTERRUPTED:
             missing.append(proc)
+    turn.put(*seated)
     seats = {p.seat for p in missing} if turn.state.group.looped else set()
     for number in sorted(told, reverse=True):  # the newest take the seats
         stray, name = told[number]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from msgspec.structs import replace
 
@@ -50,10 +50,10 @@ def _updated(proc: Proc, known: KnownProc, now_s: float) -> Proc:
     )
 
 
-def how_it_ended(proc: Proc, ended: tuple[ProcEnded, ...]) -> ProcEnded:
+def how_it_ended(proc: Proc, ended: Mapping[int, ProcEnded]) -> ProcEnded:
     """What its node saw of the end of a process that is not there any more."""
     unseen = ProcEnded(proc=proc.proc, code=None, signal=None, crash=None, left_at_step=None)
-    return next((fact for fact in ended if fact.proc == proc.proc), unseen)
+    return ended.get(proc.proc, unseen)
 
 
 def take_stray(turn: Turn, known: KnownProc, node: str, vacant: Collection[int | None]) -> None:
@@ -83,7 +83,8 @@ def back(turn: Turn, fact: NodeBack) -> None:
         take_stray(turn, told[number], node.name, vacant)
         if turn.state.procs[number].stage is not Stage.DOOMED:
             vacant.discard(told[number].seat)
-    gone = [(p, how_it_ended(p, fact.ended)) for p in expected if p.proc not in told]
+    ended = {one.proc: one for one in fact.ended}
+    gone = [(p, how_it_ended(p, ended)) for p in expected if p.proc not in told]
     meet_losses(turn, gone, Seen.SILENCE, f"while {node.name} was out of reach")
     if astray and turn.state.life not in (Life.GATHERING, Life.CLEARING, Life.ENDED):
         seats = sorted(p.seat for p in astray if p.seat is not None)
@@ -103,8 +104,9 @@ def meet_losses(turn: Turn, gone: list[tuple[Proc, ProcEnded]], seen: Seen, whil
     sits = all(members.get(proc.seat) == proc for proc, _ in lost if proc.seat is not None)
     at_once = turn.state.life is not Life.LEAVING and not (plain and sits)
     # Those without a seat first: a spare that has ended must not be given the seat of a member that has.
-    for proc, fact in sorted(gone, key=lambda item: item in lost):
-        if turn.state.life is not Life.ENDED and not (at_once and (proc, fact) in lost):
+    members_lost = {proc.proc for proc, _ in lost}
+    for proc, fact in sorted(gone, key=lambda item: item[0].proc in members_lost):
+        if turn.state.life is not Life.ENDED and not (at_once and proc.proc in members_lost):
             exits.ended(turn, turn.state.procs[proc.proc], fact)
     if not at_once or turn.state.life is Life.ENDED:
         return

@@ -36,11 +36,9 @@ def meet(
     _open_or_widen(turn, trouble, diagnosis)
     blame.blame(turn, trouble, diagnosis)
     _count_failures(turn, trouble, (*stuck, *gone), attempt=state.incident is not None)
-    for proc in gone:
-        turn.drop(proc)
+    turn.drop(*gone)
     doomed = [replace(proc, stage=Stage.DOOMED, since_s=turn.now_s) for proc in stuck]
-    for proc in doomed:
-        turn.put(proc)
+    turn.put(*doomed)
     relieved = memory.relieve(turn, trouble, diagnosis.fault)
     hopeless = hopeless or ("" if relieved else memory.advised(repeated, diagnosis.fault))
     choice = choose(turn, trouble, diagnosis.fault, start_up=start_up, hopeless=hopeless, relieved=relieved)

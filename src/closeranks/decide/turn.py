@@ -40,22 +40,22 @@ class Turn:
         node = self.state.nodes.get(proc.node)
         return node is None or not node.silent
 
-    def put(self, proc: Proc) -> None:
-        """Add or replace a process."""
-        self.update(procs={**self.state.procs, proc.proc: proc})
+    def put(self, *procs: Proc) -> None:
+        """Add or replace processes; together, since the table of thousands is copied each time."""
+        self.update(procs=self.state.procs | {proc.proc: proc for proc in procs})
 
     def stage(self, proc: Proc, stage: Stage, **changes: Any) -> None:
         """Bring a process to a stage."""
         self.put(replace(proc, stage=stage, since_s=self.now_s, **changes))
 
     def stage_all(self, procs: Iterable[Proc], stage: Stage, **changes: Any) -> None:
-        """Bring processes to a stage together: one by one, the table of thousands is copied for each."""
-        staged = {p.proc: replace(p, stage=stage, since_s=self.now_s, **changes) for p in procs}
-        self.update(procs={**self.state.procs, **staged})
+        """Bring processes to a stage together."""
+        self.put(*(replace(p, stage=stage, since_s=self.now_s, **changes) for p in procs))
 
-    def drop(self, proc: Proc) -> None:
-        """Forget a process: it is gone for certain."""
-        self.update(procs={n: p for n, p in self.state.procs.items() if n != proc.proc})
+    def drop(self, *procs: Proc) -> None:
+        """Forget processes: they are gone for certain."""
+        gone = {proc.proc for proc in procs}
+        self.update(procs={n: p for n, p in self.state.procs.items() if n not in gone})
 
     def decide(self, decision: Decision) -> None:
         """Have something done."""
