@@ -185,7 +185,7 @@ def test_a_switch_that_fails_costs_one_memo_and_no_decision_overtakes_it(tmp_pat
         for line in lines[1:]:
             line.ears.on_closed(End(Ended.LOST, ""))
         async with asyncio.timeout(30):
-            while not any(isinstance(word, words.Notes) for word in lines[0].told):
+            while not any(isinstance(word, words.Notes) for word in lines[0].told):  # noqa: ASYNC110 - callbacks tell it
                 await asyncio.sleep(0)
         leads.cancel()
         coordinator.let_go()

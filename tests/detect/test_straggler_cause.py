@@ -10,7 +10,10 @@ from closeranks.detect.timings import COLLECTING, FETCHING, UPDATING
 def slow_in(sections_s, own_s=None, slower=0.2):
     """Process 0 of three is slow in all of three windows."""
     own_s = own_s or {0: 1.2, 1: 1.0, 2: 1.0}
-    window = Window(steps=5, own_s=own_s, slow={0: slower}, z={0: 8.0}, sections_s=sections_s, spread=0.01, apart_s=0.1)
+    steps, before_s = 5, {proc: dict.fromkeys(sections, 0.0) for proc, sections in sections_s.items()}
+    after_s = {proc: {name: steps * s for name, s in sections.items()} for proc, sections in sections_s.items()}
+    totals = {"before_s": before_s, "after_s": after_s}
+    window = Window(steps=steps, own_s=own_s, slow={0: slower}, z={0: 8.0}, spread=0.01, apart_s=0.1, **totals)
     return Slow(slower={0: slower}, z=8.0, windows=(window,) * 3)
 
 

@@ -26,7 +26,7 @@ from closeranks.run.options import RunOptions
 
 _GRANTS_KEPT: Final = 64
 _FLOOR_BEATS: Final = 3.0  # a silence of fewer beats is never suspicious
-_COUNTED_S: Final = 0.05  # so old may be the count of what all nodes have acknowledged
+_COUNTED_S: Final = 0.1  # so old may be the count of what all nodes have acknowledged
 
 
 class _Term(NamedTuple):
@@ -54,6 +54,8 @@ class Absences:
         self._pulses: dict[str, Pulse] = {}
         self._counted: tuple[tuple[str, ...], tuple[str, ...], float, float] = ((), (), NEVER_S, NEVER_S)
         self._granted_to: frozenset[str] = frozenset()  # those that are counted
+        self._seated_of: tuple[str, ...] = ()  # nodes of the newest term, by seat
+        self._seated: frozenset[str] = frozenset()  # the same
         self._paths = SecondPaths(attendees, scene, lambda one: self._missing(one, "its process hung up"), self._gone)
         self.has_room: Callable[[str], bool] = lambda _: True
         self.dispensable: Callable[[str], bool] = lambda _: False
@@ -146,8 +148,10 @@ class Absences:
 
     def outnumbered(self) -> bool:
         """Whether this leader reaches too few nodes of the newest term."""
-        nodes = set(self._tenure.record.nodes)
-        return bool(nodes) and outnumbered(nodes=len(nodes), reached=len(nodes & self.present()))
+        if self._seated_of is not self._tenure.record.nodes:
+            self._seated_of = self._tenure.record.nodes
+            self._seated = frozenset(self._seated_of)  # each of thousands of seats names its node
+        return bool(self._seated) and outnumbered(nodes=len(self._seated), reached=len(self._seated & self.present()))
 
     # --- the regular look ---------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ no worker and no state that could not be learned again, so nothing is lost with 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -34,6 +35,7 @@ from closeranks.run.options import STORE_AUTHORITY, RunOptions
 
 _STATIC_EPOCH: Final = 1  # without an authority there is one leader and never another
 _EXIT_USAGE: Final = 2
+_ALLOCATIONS: Final = 200_000  # more than are freed, between two looks of the garbage collector; 700 by default
 _WATCHERS: Final = 64  # in a larger job only the lower ranks watch: a supervisor has not a descriptor for each of all
 
 
@@ -243,6 +245,10 @@ def main(argv: list[str]) -> int:
         return 1
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection for each node of a large job
+    # Beats of a thousand nodes make and drop objects all the time, none of them in a cycle, and each full collection
+    # walks through the state of thousands of seats.
+    gc.freeze()
+    gc.set_threshold(_ALLOCATIONS, 20, 20)
     try:
         asyncio.run(_be(argv))
     except (OSError, RegisterError, RegisterRefused, IdentityProblem) as error:

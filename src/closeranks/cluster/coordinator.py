@@ -22,6 +22,7 @@ from closeranks.cluster.identity import Identity
 from closeranks.cluster.leader_vigil import Gone
 from closeranks.cluster.mind import Mind
 from closeranks.cluster.progress import Progress
+from closeranks.cluster.rhythm import Rhythm, rhythm_of
 from closeranks.cluster.saved import newest_in_store
 from closeranks.cluster.telling import Telling
 from closeranks.cluster.tenure import Deposed, Tenure
@@ -54,14 +55,9 @@ from closeranks.nodes.link import Connection, Ears, End
 from closeranks.run.brain import bounds_of
 from closeranks.run.options import RunOptions, Target
 
-_LOOK_S: Final = 0.1
-_TICK_S: Final = 0.25
 _ENDING_S: Final = 20.0  # beyond the grace period of the nodes
 _GATHERING_S: Final = 1.5  # nodes that hear of a new leader have reported by then; later ones come back
 _RECORD_END_S: Final = 3.0
-_FEW_NODES: Final = 64
-_BEAT_S, _BEAT_OF_MANY_S = 0.25, 1.0
-_LOOK_BEATS: Final = 0.4  # from one look at the vitals to the next: they change with the beats
 _STOP_AHEAD_S: Final = 1.0  # a step so far ahead is not closed anywhere when the nodes hear of it
 _STEPS_IN_FLIGHT: Final = 2
 
@@ -153,7 +149,7 @@ class Coordinator:
         attendee.boot, attendee.introduction, attendee.connection = word.boot, word, connection
         attendee.report = None
         self._attendees[word.node] = attendee
-        beat_s = self._beat_s()
+        beat_s = self._rhythm().beat_s
         self.absences.heard(attendee, beat_s)
         leader, record = self._identity.node, self._tenure.record
         connection.send(
@@ -163,9 +159,8 @@ class Coordinator:
             connection.send(note)
         return attendee
 
-    def _beat_s(self) -> float:
-        many = max(len(self._attendees), self._options.nnodes) > _FEW_NODES
-        return _BEAT_OF_MANY_S if many else _BEAT_S
+    def _rhythm(self) -> Rhythm:
+        return rhythm_of(max(len(self._attendees), self._options.nnodes))
 
     def _hear(self, attendee: Attendee, word: words.FromNode) -> None:
         match word:
@@ -509,9 +504,10 @@ class Coordinator:
         next_tick_s, next_look_s, last_s = 0.0, 0.0, time.monotonic()
         ending_s: float | None = None
         while True:
-            await asyncio.sleep(_LOOK_S)
+            rhythm = self._rhythm()
+            await asyncio.sleep(rhythm.look_s)
             now_s = time.monotonic()
-            late_s, last_s = max(0.0, now_s - last_s - 2 * _LOOK_S), now_s
+            late_s, last_s = max(0.0, now_s - last_s - 2 * rhythm.look_s), now_s
             if self._ending is not None:
                 ending_s = ending_s or now_s + self._options.grace_s + _ENDING_S
                 if now_s > ending_s or not any(a.connection is not None for a in self._attendees.values()):
@@ -521,11 +517,11 @@ class Coordinator:
             if not self._mind.whole:
                 continue
             if now_s >= next_look_s:
-                next_look_s = now_s + self._beat_s() * _LOOK_BEATS - _LOOK_S / 2  # not later for want of a moment
+                next_look_s = now_s + rhythm.vitals_s - rhythm.look_s / 2  # not later for want of a moment
                 self._feed_all(self._progress.look(self.absences.present()))
                 self._telling.note(*self._progress.take_notes())
             if now_s >= next_tick_s:
-                next_tick_s = now_s + _TICK_S
+                next_tick_s = now_s + rhythm.tick_s
                 self._feed(Tick())
                 self._telling.refresh_memo(now_s)
                 self._hear_silence()

@@ -55,6 +55,8 @@ class Telling:
 
     def tell(self, *several: words.FromCoordinator) -> None:
         """Now, behind the memo that is owed and behind what was noted before."""
+        if not (several or self._notes or self._owes_memo):
+            return
         notes = self._take_notes()
         there = [attendee for attendee in self._attendees.values() if attendee.connection is not None]
         if not there:

@@ -257,6 +257,7 @@ def _learned_s(watch: Watch, reading: Reading, closed_step: int) -> float:
 def _follow(watch: Watch, readings: Mapping[int, Reading]) -> tuple[Mapping[Phase, Gaps], Mapping[int, Track], bool]:
     tracks: dict[int, Track] = {}
     gaps_s: dict[Phase, list[float]] = {}  # that are new
+    wanted = watch.bounds.window_gaps * len(_LEARNED)  # of thousands that move at once no more would be kept
     moved = len(readings) != len(watch.tracks)
     for proc, reading in readings.items():
         track = watch.tracks.get(proc)
@@ -269,7 +270,8 @@ def _follow(watch: Watch, readings: Mapping[int, Reading]) -> tuple[Mapping[Phas
             continue
         moved = True
         tracks[proc] = Track(reading=reading)
-        if track is not None and _tells(track.reading, reading):
+        if wanted and track is not None and _tells(track.reading, reading):
+            wanted -= 1
             gap_s = (reading.moved_ns - track.reading.moved_ns) / 1e9
             gaps_s.setdefault(_phase(track.reading), []).append(gap_s)
     return _with_gaps(watch, gaps_s), tracks, moved

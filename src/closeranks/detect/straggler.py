@@ -58,9 +58,14 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     own_s: Mapping[int, float]  # a step's own time of each process
     slow: Mapping[int, float]  # how much slower than the others, of those that are slow
     z: Mapping[int, float]  # of the same
-    sections_s: Mapping[int, Mapping[str, float]]  # a step's seconds in each section
+    before_s: Mapping[int, Mapping[str, float]]  # spent in each section until it began
+    after_s: Mapping[int, Mapping[str, float]]  # and until it closed
     spread: float  # of the processes' levels
     apart_s: float  # what a step takes beyond the longest own time; 0: unknown
+
+    def sections_s(self) -> dict[int, dict[str, float]]:
+        """A step's seconds in each section; worked out when somebody is slow, and not for thousands who are not."""
+        return _per_step(self.before_s, self.after_s, self.steps)
 
 
 class Slow(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +162,8 @@ def _close(watch: Watch, levels: Mapping[int, Sequence[float]], noise: float) ->
     error = _standard_error(noise, len(steps), len(means))
     spreads = [w.spread for w in watch.windows[-rule.windows + 1 :]]
     # The spread of this window alone is that of few values: those before it steady it.
-    scales = {proc: max(statistics.median((*spreads, o.spread)), error) for proc, o in others.items()}
+    scale_of = {s: max(statistics.median((*spreads, s)), error) for s in {o.spread for o in others.values()}}
+    scales = {proc: scale_of[o.spread] for proc, o in others.items()}
     excesses = {proc: means[proc] - o.middle for proc, o in others.items()}
     z = {proc: excess / scales[proc] if scales[proc] else math.inf for proc, excess in excesses.items()}
     slower = {proc: excess / others[proc].middle for proc, excess in excesses.items()}
@@ -167,7 +173,8 @@ def _close(watch: Watch, levels: Mapping[int, Sequence[float]], noise: float) ->
         own_s={proc: trimmed_mean([s.own_s[proc] for s in steps if proc in s.own_s]) for proc in means},
         slow=slow,
         z={proc: z[proc] for proc in slow},
-        sections_s=_per_step(watch.before_s, steps[-1].totals_s, len(steps)),
+        before_s=watch.before_s,
+        after_s=steps[-1].totals_s,
         spread=_calmest(others),
         apart_s=_apart_s(steps),
     )

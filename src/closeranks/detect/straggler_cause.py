@@ -78,7 +78,7 @@ def explain(found: Slow) -> Explanation:
     own = typical([{proc: {"own": s} for proc, s in window.own_s.items()} for window in windows])
     more_s = next((excess.more_s for excess in compare(own, slow)), 0.0)
     step_s = statistics.median(sections["own"] for sections in own.values())
-    excesses = compare(typical([window.sections_s for window in windows]), slow)
+    excesses = compare(typical([window.sections_s() for window in windows]), slow)
     by_operation = _by_operation(excesses, more_s)
     if by_operation is not None:
         operation = operation_of(by_operation.name)
