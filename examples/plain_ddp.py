@@ -29,6 +29,14 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     distributed.init_process_group("gloo")
+    train(options)
+    # Not before the model is gone: it holds the group, and whoever lets go of it last waits for gloo's threads, which
+    # may be waiting for the interpreter's lock that the model's end keeps.
+    distributed.destroy_process_group()
+
+
+def train(options: argparse.Namespace) -> None:
+    """All steps."""
     rank, size = distributed.get_rank(), distributed.get_world_size()
     model = DistributedDataParallel(GPT(options.layers, options.width, options.context))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -44,7 +52,6 @@ def main() -> None:
         optimizer.zero_grad()
         if rank == 0:
             print(f"step {step} loss {loss.item():.4f} {(time.perf_counter() - began_s) * 1000:.0f} ms", flush=True)
-    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
