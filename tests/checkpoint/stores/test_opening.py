@@ -141,6 +141,22 @@ def test_an_identity_that_cannot_be_read_is_refused_and_left_alone(data):
     assert store.read(IDENTITY_KEY, 10**6) == data
 
 
+def test_an_identity_that_another_process_makes_between_two_looks_is_that_of_the_store():
+    # Ranks that open a new store together: one refused it as too long, for what the other had made in between.
+    class Late(MemoryStore):
+        made = False
+
+        def read_into(self, key, offset, buffer):
+            if key == IDENTITY_KEY and not self.made:
+                self.made = True
+                found(self, "gpt", make=True, now_wall_s=1.0)
+            return super().read_into(key, offset, buffer)
+
+    store = Late()
+    identity = found(store, "gpt", make=True, now_wall_s=2.0)
+    assert (store.made, identity.created_wall_s) == (True, 1.0)
+
+
 def test_a_log_without_an_identity_is_not_taken_for_an_empty_place(store):
     store.create("log/0000000001.json", b"{}")
     text = refusal(lambda: found(store, "gpt", make=True, now_wall_s=1.0))

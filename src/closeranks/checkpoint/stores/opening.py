@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import secrets
 from pathlib import Path
@@ -114,14 +115,9 @@ def _sweep_probes(store: Store, key: str) -> None:
 
 
 def _identity(store: Store) -> Identity | None:
-    try:
-        data = retried(lambda: store.read(IDENTITY_KEY, _LIMIT_BYTES))
-    except Damaged as damaged:
-        try:
-            retried(lambda: store.read_into(IDENTITY_KEY, 0, memoryview(bytearray(1))))
-        except Damaged:
-            return None
-        raise _garbage(store, f"more than {_LIMIT_BYTES:,} bytes") from damaged
+    data = _identity_bytes(store)
+    if data is None:
+        return None
     try:
         version = msgspec.json.decode(data, type=_FormatOnly).format
         if version > FORMAT:
@@ -132,6 +128,20 @@ def _identity(store: Store) -> Identity | None:
         return msgspec.json.decode(data, type=Identity)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _garbage(store, str(error)) from error
+
+
+def _identity_bytes(store: Store) -> bytes | None:
+    """None: there is no such object."""
+    with contextlib.suppress(Damaged):
+        return retried(lambda: store.read(IDENTITY_KEY, _LIMIT_BYTES))
+    try:
+        retried(lambda: store.read_into(IDENTITY_KEY, 0, memoryview(bytearray(1))))
+    except Damaged:
+        return None
+    try:  # it is too long; or another process has made it since the first look
+        return retried(lambda: store.read(IDENTITY_KEY, _LIMIT_BYTES))
+    except Damaged as damaged:
+        raise _garbage(store, f"more than {_LIMIT_BYTES:,} bytes") from damaged
 
 
 def _garbage(store: Store, got: str) -> StoreRefused:
