@@ -149,8 +149,9 @@ def test_a_replica_that_is_broken_hands_its_streams_over_and_its_checks_fail(eff
             await until(lambda: judge.grade(front.now_s()) is Grade.DOWN)
             assert (await asked(port, "/v1/x"))[0] == 200
             front.drills.end("enough")
-            while not (await state(control))["drill"]["back"]:
+            while not front.drills.state()["back"]:
                 await asked(port, "/v1/x")
+                await asyncio.sleep(0.01)
             prober.close()
             admin.close()
 

@@ -127,7 +127,10 @@ def test_two_hundred_regroups_leak_neither_threads_nor_descriptors_and_memory_le
         proc.send(messages.StopAfter(step=newest + 50))
     ranks.finish()
     for (fds, threads, resident_mib), (fds_late, threads_late, resident_late_mib) in zip(early, late, strict=True):
-        assert (fds_late, threads_late) == (fds, threads)
+        # What leaks grows with each of 150 terms. One group more, of 5 descriptors and 3 threads, may live on for
+        # as long as a thread of gloo holds it.
+        assert fds_late - fds <= 5, (fds, fds_late)
+        assert threads_late - threads <= 3, (threads, threads_late)
         assert resident_late_mib - resident_mib <= 8  # the sketch grew by 160 MiB
 
 
