@@ -10,7 +10,8 @@ from tests.serve.stand import Client, answer, gateway, run
 from tests.serve.test_operation import administered, call
 from tests.serve.test_policies_in_the_path import header
 
-from closeranks.cli.drill_gateway import Seen, Verdict, Wish, order_of, told, verdict_of
+from closeranks.cli.drill_gateway import Seen, Wish, order_of, told, verdict_of
+from closeranks.drill.verdict import Outcome
 from closeranks.events import DrillBegan, DrillEnded
 from closeranks.serve.drill.engines import WORDS, Engine, events_of, text_of
 from closeranks.serve.drill_settings import DrillOrder, Effect
@@ -309,11 +310,11 @@ def test_a_command_line_that_is_none_is_refused(wanted):
 @pytest.mark.parametrize(
     ("seen", "verdict"),
     [
-        (Seen(struck=5, requests=200, errors=2, back_s=0.1), Verdict.HELD),
-        (Seen(struck=5, requests=200, errors=3, back_s=0.1), Verdict.BROKEN),
-        (Seen(struck=5, requests=200, back_s=None), Verdict.BROKEN),
-        (Seen(requests=200, back_s=0.1), Verdict.UNKNOWN),
-        (Seen(struck=5, back_s=0.1), Verdict.UNKNOWN),
+        (Seen(struck=5, requests=200, errors=2, back_s=0.1), Outcome.HELD),
+        (Seen(struck=5, requests=200, errors=3, back_s=0.1), Outcome.BROKEN),
+        (Seen(struck=5, requests=200, back_s=None), Outcome.BROKEN),
+        (Seen(requests=200, back_s=0.1), Outcome.UNKNOWN),
+        (Seen(struck=5, back_s=0.1), Outcome.UNKNOWN),
     ],
 )
 def test_the_verdict_is_what_was_seen(seen, verdict):

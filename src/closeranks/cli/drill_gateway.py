@@ -6,12 +6,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from closeranks.drill.verdict import Outcome
 from closeranks.run.options import seconds
 from closeranks.serve.drill_settings import DrillOrder, Effect
 
@@ -19,14 +19,6 @@ LOOK_S: Final = 0.2
 ANSWER_S: Final = 10.0
 ERRORS_MAX: Final = 0.01  # of the requests: what is promised to stay whole while a dependency is gone
 BACK_WITHIN_S: Final = 120.0
-
-
-class Verdict(IntEnum):
-    """The value is the exit status."""
-
-    HELD = 0
-    BROKEN = 1
-    UNKNOWN = 3
 
 
 class GatewayError(Exception):
@@ -160,12 +152,12 @@ def _note(seen: Seen, drill: dict[str, Any]) -> None:
     seen.degraded, seen.ended = drill["degraded"], drill["ended"]
 
 
-def verdict_of(seen: Seen) -> Verdict:
+def verdict_of(seen: Seen) -> Outcome:
     """Held: hardly any request failed, and all is as before. Unknown: no request met the drill."""
     if not (seen.requests and (seen.struck or seen.degraded)):
-        return Verdict.UNKNOWN
+        return Outcome.UNKNOWN
     good = seen.errors <= ERRORS_MAX * seen.requests and seen.back_s is not None
-    return Verdict.HELD if good else Verdict.BROKEN
+    return Outcome.HELD if good else Outcome.BROKEN
 
 
 def told(seen: Seen) -> list[str]:

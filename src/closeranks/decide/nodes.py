@@ -116,9 +116,7 @@ def lost(turn: Turn, fact: NodeLost) -> None:
     turn.update(nodes=left, lost_nodes={**state.lost_nodes, node.name: node})
     here = [p for p in state.procs.values() if p.node == node.name]
     members = tuple(p for p in here if p.seat is not None and p.stage is not Stage.DOOMED)
-    for proc in here:
-        if proc not in members:
-            turn.drop(proc)
+    turn.drop(*(proc for proc in here if proc not in members))
     if members:
         over = "the last step was closed everywhere before" if state.life is Life.LEAVING else ""
         found = _trouble(state, node, members, fact.detail)
