@@ -109,7 +109,12 @@ def carry_out(wish: Wish, say: Callable[[str], None]) -> Seen:
     if wish.token_file is None:
         raise ValueError("expected --token-file: gateway.token lies beside the gateway's file")
     order = order_of(wish)
-    admin, seen = _Admin(wish.url, wish.token_file.read_text().strip()), Seen(what=order.what)
+    try:
+        token = wish.token_file.read_text().strip()
+    except OSError as error:
+        where = f"--token-file {wish.token_file}: {error.strerror}"
+        raise ValueError(f"{where}; gateway.token lies beside the gateway's file") from None
+    admin, seen = _Admin(wish.url, token), Seen(what=order.what)
     admin.ask("POST", "/drill", msgspec.json.encode(order))
     say(f"{order.what}, for {order.for_s:g} s; Ctrl-C ends it")
     try:
