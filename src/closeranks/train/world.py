@@ -167,10 +167,12 @@ class World:
             self._regrouping = True
         self.vitals.begin_term(place.term)
         try:
-            self._connect_store(place)
+            with self.vitals.amid(Doing.MEETING):
+                self._connect_store(place)
             self._retire()
-            for group in self.groups:
-                self._give_inside(group)
+            with self.vitals.amid(Doing.MEETING):
+                for group in self.groups:
+                    self._give_inside(group)
         except RuntimeError as error:
             self.poison_term(place.term, f"regroup failed: {first_line(error)}")
             raise PeerLost(place.term, first_line(error)) from error
