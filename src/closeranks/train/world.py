@@ -88,6 +88,7 @@ class World:
         self._connecting: list[Inner] = []
         self._retired: list[Any] = []  # insides of the term before: see _retire
         self._regrouping = False
+        self._ended = (0, "")  # newest term that the supervisor ended, and why
         self._launched = 0
         self._returned = 0
         self._flights: dict[int, Flight] = {}
@@ -162,11 +163,14 @@ class World:
             PeerLost: interrupted or failed; the groups have no inside, wait for a newer term.
         """
         with self._changed:
-            self.term, self.seat, self.private, self.poison = place.term, place.seat, False, None
+            ended, reason = self._ended  # it may be over before this thread has begun it
+            self.term, self.seat, self.private = place.term, place.seat, False
+            self.poison = reason if place.term <= ended else None
             self._launched = self._returned = 0
             self._regrouping = True
         self.vitals.begin_term(place.term)
         try:
+            self.raise_if_poisoned()
             self._connect_store(place)
             self._retire()
             for group in self.groups:
@@ -254,7 +258,9 @@ class World:
         return True
 
     def interrupt(self, term: int, reason: str) -> None:
-        """The supervisor ended ``term``: poison it and wake whoever is blocked under it."""
+        """The supervisor ended ``term``: poison it, now or as it begins here, and wake whoever is blocked under it."""
+        with self._changed:
+            self._ended = max(self._ended, (term, reason))
         self.poison_term(term, reason, tell=False)
         if term == self.term:
             self.wake()
