@@ -7,10 +7,12 @@ processes of a node share. The page outlives its writer: the supervisor holds th
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
 import time
+from collections.abc import Iterator
 from enum import IntEnum
 
 from closeranks import sections
@@ -125,6 +127,16 @@ class Vitals:
         words = self.words
         words[6] = doing
         words[5] = time.monotonic_ns()
+
+    @contextlib.contextmanager
+    def amid(self, doing: int) -> Iterator[None]:
+        """The training thread does this for a while, and then again what it did before."""
+        before = self.words[Field.DOING]
+        self.move(doing)
+        try:
+            yield
+        finally:
+            self.move(before)
 
     def open_step(self, step: int, attempt: int, now_ns: int) -> None:
         """An attempt was opened."""

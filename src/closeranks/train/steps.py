@@ -361,13 +361,14 @@ class Loop:
         if self._void is None:
             self._lost_since_ns = time.monotonic_ns()
         self.world.vitals.spend(Category.STALLED, at_ns=self._lost_since_ns)
-        self.world.vitals.move(Doing.RECOVERING)
         self._pause()
         self._join_terms(self._await_seat())
 
     def _pause(self) -> None:
+        """Leave the attempt; what is awaited then is a seat under the next term."""
         world, job = self.world, self.job
         term = world.term
+        world.vitals.move(Doing.RECOVERING)
         if not world.wait_quiet(_QUIET_S):
             raise RuntimeError(f"collectives of term {term} still run {_QUIET_S:.0f} s after they were cut")
         if self._void is not None and not self._undone:
@@ -383,6 +384,7 @@ class Loop:
                     digest=job.protected.digest() if self._intact else "",
                 )
             )
+        world.vitals.move(Doing.WAITING)
 
     def _join_terms(self, seat: messages.Seat) -> None:
         while True:
@@ -415,9 +417,10 @@ class Loop:
         job.take_seat(seat)
         job.strike("recovering", self.closed)
         groups = world.regroup(seat)
-        world.vitals.move(Doing.RECOVERING)
         control.send(messages.Regrouped(term=seat.term, groups=groups))
+        world.vitals.move(Doing.WAITING)
         plan = self._await(messages.Restore, seat.term)
+        world.vitals.move(Doing.RESTORING)
         self._restore(plan, newly=newly)
         control.send(messages.Restored(term=seat.term, step=plan.step, digest=job.protected.digest()))
         world.vitals.move(Doing.WAITING)
@@ -428,10 +431,11 @@ class Loop:
         inner = world.groups[0].inner
         if not isinstance(inner, Inner) or world.seat is None:
             raise PeerLost(plan.term, "the group was dropped")
+        line = transfer.Line(inner, plan.term, world.vitals)
         if plan.donor == world.seat and plan.receivers:
-            transfer.give(inner, plan.term, job.protected, list(plan.receivers))
+            transfer.give(line, job.protected, list(plan.receivers))
         elif world.seat in plan.receivers and plan.donor is not None:
-            transfer.take(inner, plan.term, job.protected, plan.donor)
+            transfer.take(line, job.protected, plan.donor)
             self._intact = False
             if job.page is not None and (newly or plan.step > self.closed):
                 job.page.inherit(plan.step)

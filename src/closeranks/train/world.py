@@ -171,10 +171,12 @@ class World:
         self.vitals.begin_term(place.term)
         try:
             self.raise_if_poisoned()
-            self._connect_store(place)
+            with self.vitals.amid(Doing.MEETING):
+                self._connect_store(place)
             self._retire()
-            for group in self.groups:
-                self._give_inside(group)
+            with self.vitals.amid(Doing.MEETING):
+                for group in self.groups:
+                    self._give_inside(group)
         except RuntimeError as error:
             self.poison_term(place.term, f"regroup failed: {first_line(error)}")
             raise PeerLost(place.term, first_line(error)) from error
