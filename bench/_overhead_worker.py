@@ -134,8 +134,7 @@ def under_closeranks(options: argparse.Namespace, dataset: Any) -> list[dict[str
     model, optimizer = build(options.width, options.layers)
     batches = cr.Batches(dataset, global_batch=options.batch, seed=0)
     job.protect(model=model, optimizer=optimizer, batches=batches)
-    shares = Shares(dataset, options.batch, job.rank, job.size)
-    switched = Guarding(job) if options.side == "guarded" else Supervision(job, shares.of)
+    switched = Guarding(job) if options.side == "guarded" else Supervision()
     toggles, on = options.side != "closeranks", True
     if toggles:
         switched.switch(on=on)
