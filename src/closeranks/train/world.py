@@ -50,6 +50,8 @@ class Attempt(enum.Enum):
 # Members of an enumeration are slow to look up, and these are wanted at every collective.
 _OPEN = Attempt.OPEN
 _BACKWARD = int(Doing.BACKWARD)
+_Future: Any = torch._C.Future
+_backward_pass = torch._C._current_graph_task_id
 
 
 class Flight(NamedTuple):
@@ -57,7 +59,7 @@ class Flight(NamedTuple):
 
     inner: Inner
     result: Any
-    future: torch.futures.Future[Any]
+    future: Any  # of C++, as gloo's own: the class of Python around it adds nothing but time
 
 
 class World:
@@ -111,7 +113,7 @@ class World:
         """A collective is about to be launched under the current term."""
         now_ns = time.monotonic_ns()
         if self.attempt is _OPEN:
-            backward_pass = torch._C._current_graph_task_id()
+            backward_pass = _backward_pass()
             self.own.launch(now_ns, backward_pass)
             if not self.backward_seen and backward_pass != -1:
                 self.backward_seen = True
@@ -131,7 +133,7 @@ class World:
 
     def take_off(self, inner: Inner, result: Any) -> Flight:
         """A collective was launched: its future is complete when it has landed, or was given up."""
-        flight = Flight(inner, result, torch.futures.Future())
+        flight = Flight(inner, result, _Future([]))
         self._flights[id(flight)] = flight
         return flight
 
