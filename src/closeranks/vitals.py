@@ -90,6 +90,7 @@ class Vitals:
         self.term = 0
         self._entered = 0
         self._head = 0
+        self._category = _CATEGORIES[0]  # as a page that nobody has written to says
 
     def lease(self, until_ns: int) -> None:
         """By the supervisor: no update may begin after this, whatever becomes of the supervisor meanwhile."""
@@ -116,6 +117,7 @@ class Vitals:
         words[Field.CLOSED_STEP] = -1
         words[Field.CATEGORY] = _INDEX[category]
         words[Field.CATEGORY_SINCE_NS] = now_ns
+        self._category = category
         words[Field.MOVED_NS] = now_ns
         self.reals[Field.LOSS] = float("nan")
         self.reals[Field.GRAD_NORM] = float("nan")
@@ -165,14 +167,14 @@ class Vitals:
 
     def spend(self, category: Category, at_ns: int | None = None) -> None:
         """From now on (or since ``at_ns``, not before the last switch) seconds go to ``category``."""
-        words, index = self.words, _INDEX[category]
-        before = words[15]
-        if index == before:  # the interval that is open goes on
+        if category is self._category:  # the interval that is open goes on
             return
+        words, before = self.words, _INDEX[self._category]
         now_ns = time.monotonic_ns() if at_ns is None else max(at_ns, words[16])
         words[17 + before] += now_ns - words[16]
-        words[15] = index
+        words[15] = _INDEX[category]
         words[16] = now_ns
+        self._category = category
 
     def close_step(self, step: int, attempt: int, opened_ns: int, loss: float) -> None:
         """Append to the ring of closed steps; the reader must look at least once every RING_STEPS steps."""
