@@ -22,6 +22,8 @@ _LABELS: Final = (
     re.compile(r"\[(?P<rank>\d{1,6})\]:\s?"),  # older torchrun
     re.compile(r"\((?P<actor>[\w.()]+ )?pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\)\s?"),  # Ray
     re.compile(r"\[s(?P<rank>\d{1,6})\.\d+\] "),  # ours: seat and incarnation
+    re.compile(r"(?:stdout|stderr) [FP] "),  # containers, as Kubernetes stores their output
+    re.compile(r"(?:[\w.-]{1,64}-\d{1,4} +)?\|  ?(?=\S)"),  # Docker Compose; groups of exceptions
     re.compile(r"(?P<node>[\w.-]+):\d+:\d+ \[\d+\] "),  # NCCL_DEBUG: host, pid, thread, device
 )
 _STAMPS: Final = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import importlib
 import lzma
@@ -19,6 +20,7 @@ UNPACKED_RATIO_MAX: Final = 400
 RATIO_COUNTS_FROM_BYTES: Final = 2**26
 _HEAD_BYTES: Final = 6
 _GZIP, _XZ, _BZIP2, _ZSTD = b"\x1f\x8b", b"\xfd7zXZ\x00", b"BZh", b"\x28\xb5\x2f\xfd"
+_UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # what shells of Windows redirect into a file
 _PACKED: Final = (_GZIP, _XZ, _BZIP2, _ZSTD)
 
 
@@ -34,7 +36,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 def pieces(path: Path) -> Iterator[Piece]:
-    """The content, unpacked if it begins like gzip, xz, bzip2 or zstd, whatever its name says.
+    """The content, unpacked if it begins like gzip, xz, bzip2 or zstd, whatever its name says; UTF-16 as UTF-8.
 
     Raises:
         ReadingError: it cannot be opened, is damaged or cut off, or unpacks to more than any log holds.
@@ -78,4 +80,6 @@ def _unpacker(path: Path, stored: IO[bytes], head: bytes) -> tuple[Any, tuple[ty
         except ImportError as error:
             raise ReadingError(f"{path}: is packed with zstd; install closeranks[compress] to read it") from error
         return zstandard.ZstdDecompressor().stream_reader(stored, read_across_frames=True), (zstandard.ZstdError,)
+    if head.startswith(_UTF16):
+        return codecs.EncodedFile(stored, "utf-8", "utf-16", errors="replace"), ()
     return stored, ()
