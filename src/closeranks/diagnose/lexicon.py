@@ -41,8 +41,8 @@ _LIBRARIES: Final = ("site-packages", "dist-packages", "/lib/python", "<frozen",
 _TRACEBACK: Final = "Traceback (most recent call last)"
 # Python says so before tracebacks that end nothing: of a finalizer, of its logging, of what runs after the program.
 _IGNORED: Final = re.compile(r"(?:Exception ignored |--- Logging error ---|Error in atexit\._run_exitfuncs)[^\n]*\n?$")
-# A quotation of another text, and a warning of Python's: remarks, and no errors.
-_REMARK: Final = re.compile(r"> |\S+:\d+: \w*Warning: ")
+# A quotation of another text, an option in a help text, a warning of Python's: remarks, and no errors.
+_REMARK: Final = re.compile(r"> |--[a-z]|\S+:\d+: \w*Warning: ")
 _REPORT: Final = "VERDICT: "  # a report of ours in a job's output speaks of other lines, perhaps of another job
 _REPORTED: Final = re.compile(r"(?:^|: )\S+:\d+(?: \[[^\]]{1,80}\])?: ")
 _TRACED_BONUS: Final = 0.05  # a traceback shows that the words are the process's end and no remark
