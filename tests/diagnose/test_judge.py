@@ -213,10 +213,10 @@ def test_what_passed_too_late_for_the_job_is_its_cause():
     stamp = "Nov 29 10:{minute}:00 n1 kernel: nfs: server nas1 {state}\n"
     stall = stamp.format(minute="00", state="not responding, still trying")
     log = stall + stamp.format(minute="20", state="OK")
-    failed = "2026-11-29 10:{minute}:00,000 train " + "x\n" + WATCHDOG.format(rank=1, seq=3)
-    assert verdict_on((log, {"kernel": True}), (failed.format(minute="11"), {"rank": 1})).fault == "storage stalled"
-    late = verdict_on((log, {"kernel": True}), (failed.format(minute="55"), {"rank": 1}))
-    assert late.fault == "collective timeout"
+    failed = WATCHDOG.format(rank=1, seq=3)  # ten minutes after the hour
+    assert verdict_on((log, {"kernel": True}), (failed, {"rank": 1})).fault == "storage stalled"
+    late = failed.replace("10:10:00", "10:55:00")
+    assert verdict_on((log, {"kernel": True}), (late, {"rank": 1})).fault == "collective timeout"
 
 
 def test_a_kernel_may_speak_minutes_after_the_last_line_that_had_a_time():
