@@ -102,13 +102,15 @@ class _Doubt(StrEnum):
     SETTLED = "settled"  # confirmed
 
 
-class Track(msgspec.Struct, frozen=True, kw_only=True):
-    """One process since its last move."""
+class Thought(msgspec.Struct, frozen=True, kw_only=True):
+    """What is thought of one process until it moves; nothing, of nearly all of them."""
 
-    reading: Reading
     doubt: _Doubt = _Doubt.NONE
     answered: bool = False
     widened_s: float = 0.0  # replaces the learned deadline until the next move, if longer
+
+
+_NOTHING = Thought()
 
 
 class Gaps(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,21 +128,25 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     """The detector's memory."""
 
     bounds: Bounds = Bounds()
-    tracks: Mapping[int, Track] = {}
+    readings: Mapping[int, Reading] = {}  # the newest, by process
+    thoughts: Mapping[int, Thought] = {}
     learned: Mapping[Phase, Gaps] = {}
     told_standstill: bool = False
 
 
 def observe(watch: Watch, readings: Mapping[int, Reading], now_ns: int) -> tuple[Watch, tuple[Finding, ...]]:
-    """Look at all members that live; call it every 50 ms or so.
+    """Look at all members that live; call it every 50 ms or so. ``readings`` must not change afterwards.
 
     A process that is not in ``readings`` any more is forgotten. A suspicion is told once for each silence.
     """
-    learned, tracks, moved = _follow(watch, readings)
+    learned, moved = _learn(watch, readings)
     learned, changes = _relearn(watch.bounds, learned)
     told = watch.told_standstill and not moved
-    watch = replace(watch, learned=learned, tracks=tracks, told_standstill=told)
+    thoughts = _kept(watch, readings) if watch.thoughts else {}
+    watch = replace(watch, learned=learned, readings=readings, thoughts=thoughts, told_standstill=told)
     findings: list[Finding] = list(changes)
+    if not _still(watch.bounds, readings, now_ns):
+        return watch, tuple(findings)
     terms = {r.term for r in readings.values()}
     for term in terms:
         members = readings if len(terms) == 1 else {proc: r for proc, r in readings.items() if r.term == term}
@@ -151,21 +157,21 @@ def observe(watch: Watch, readings: Mapping[int, Reading], now_ns: int) -> tuple
 
 def confirm(watch: Watch, proc: int, *, answered: bool, busy: bool) -> tuple[Watch, Verdict, tuple[Finding, ...]]:
     """What the suspicion of this process came to, given its answer and whether it used processor or disk."""
-    track = watch.tracks.get(proc)
-    if track is None or track.doubt not in (_Doubt.ALONE, _Doubt.WITH_ALL):
+    thought = watch.thoughts.get(proc, _NOTHING)
+    if thought.doubt not in (_Doubt.ALONE, _Doubt.WITH_ALL):
         return watch, Verdict.MOVED, ()
     if not answered:
-        return _with(watch, proc, replace(track, doubt=_Doubt.SETTLED)), Verdict.STUCK, ()
+        return _with(watch, {proc: replace(thought, doubt=_Doubt.SETTLED)}), Verdict.STUCK, ()
     allowed_s = allowed(watch, proc)
     if busy and allowed_s < watch.bounds.ceiling_s:
         widened_s = min(_WIDER * allowed_s, watch.bounds.ceiling_s)
-        watch = _with(watch, proc, replace(track, doubt=_Doubt.NONE, widened_s=widened_s))
+        watch = _with(watch, {proc: replace(thought, doubt=_Doubt.NONE, widened_s=widened_s)})
         reason = f"process {proc} answers and works; until its next move it may be silent for longer"
-        change = DeadlineChanged(phase=_phase_name(_phase(track.reading)), allowed_s=widened_s, reason=reason)
+        change = DeadlineChanged(phase=_phase_name(_phase(watch.readings[proc])), allowed_s=widened_s, reason=reason)
         return watch, Verdict.SLOW, (change,)
-    if track.doubt is _Doubt.WITH_ALL:
-        return _with(watch, proc, replace(track, answered=True)), Verdict.WAITING, ()
-    return _with(watch, proc, replace(track, doubt=_Doubt.SETTLED)), Verdict.BLOCKED, ()
+    if thought.doubt is _Doubt.WITH_ALL:
+        return _with(watch, {proc: replace(thought, answered=True)}), Verdict.WAITING, ()
+    return _with(watch, {proc: replace(thought, doubt=_Doubt.SETTLED)}), Verdict.BLOCKED, ()
 
 
 def awaits_witnesses(readings: Mapping[int, Reading], dead: int) -> bool:
@@ -203,21 +209,19 @@ class _Deadlines:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._closed: dict[int, int] = {}  # by term: the newest step that a process closed
-        for track in watch.tracks.values():
-            reading = track.reading
+        for reading in watch.readings.values():
             self._closed[reading.term] = max(self._closed.get(reading.term, -1), reading.closed_step)
         self._known: dict[tuple[Phase, int, int], float] = {}
 
     def of(self, proc: int) -> float:
         """Of this process."""
-        track = self._watch.tracks[proc]
-        reading = track.reading
+        reading = self._watch.readings[proc]
         alike = (_phase(reading), reading.term, reading.rehearsed_ns)
         allowed_s = self._known.get(alike)
         if allowed_s is None:
             allowed_s = _learned_s(self._watch, reading, self._closed[reading.term]) or _early_s(self._watch, reading)
             self._known[alike] = allowed_s
-        return max(allowed_s, track.widened_s)
+        return max(allowed_s, self._watch.thoughts.get(proc, _NOTHING).widened_s)
 
 
 def _early_s(watch: Watch, reading: Reading) -> float:
@@ -254,27 +258,34 @@ def _learned_s(watch: Watch, reading: Reading, closed_step: int) -> float:
 # --- learning ---------------------------------------------------------------------------------------------------
 
 
-def _follow(watch: Watch, readings: Mapping[int, Reading]) -> tuple[Mapping[Phase, Gaps], Mapping[int, Track], bool]:
-    tracks: dict[int, Track] = {}
+def _learn(watch: Watch, readings: Mapping[int, Reading]) -> tuple[Mapping[Phase, Gaps], bool]:
+    """What the gaps between moves tell, and whether there was a move at all."""
     gaps_s: dict[Phase, list[float]] = {}  # that are new
     wanted = watch.bounds.window_gaps * len(_LEARNED)  # of thousands that move at once no more would be kept
-    moved = len(readings) != len(watch.tracks)
+    moved = len(readings) != len(watch.readings)
     for proc, reading in readings.items():
-        track = watch.tracks.get(proc)
-        if track is not None and track.reading is reading:
-            tracks[proc] = track
+        before = watch.readings.get(proc)
+        if before is reading:
             continue
-        if track is not None and track.reading.moved_ns == reading.moved_ns:
-            # The rest of the page may still change: numbers of collectives are written without a move.
-            tracks[proc] = replace(track, reading=reading)
-            continue
-        moved = True
-        tracks[proc] = Track(reading=reading)
-        if wanted and track is not None and _tells(track.reading, reading):
-            wanted -= 1
-            gap_s = (reading.moved_ns - track.reading.moved_ns) / 1e9
-            gaps_s.setdefault(_phase(track.reading), []).append(gap_s)
-    return _with_gaps(watch, gaps_s), tracks, moved
+        if before is None:
+            moved = True
+        elif before.moved_ns != reading.moved_ns:  # numbers of collectives are written without a move
+            moved = True
+            if not wanted:
+                break
+            if _tells(before, reading):
+                gaps_s.setdefault(_phase(before), []).append((reading.moved_ns - before.moved_ns) / 1e9)
+                wanted -= 1
+    return _with_gaps(watch, gaps_s), moved
+
+
+def _kept(watch: Watch, readings: Mapping[int, Reading]) -> dict[int, Thought]:
+    """What is still thought of those that have not moved."""
+    return {
+        proc: thought
+        for proc, thought in watch.thoughts.items()
+        if proc in readings and readings[proc].moved_ns == watch.readings[proc].moved_ns
+    }
 
 
 def _with_gaps(watch: Watch, news_s: Mapping[Phase, list[float]]) -> Mapping[Phase, Gaps]:
@@ -358,7 +369,7 @@ def _judge_all_in_one(watch: Watch, members: Mapping[int, Reading], now_ns: int)
     if isinstance(found := _compare(members), Mismatch):
         return _stand_still(watch, members, now_ns, found.detail, found.suspects)
     number = next(iter(members.values())).entered
-    if all(watch.tracks[proc].answered for proc in members):
+    if all(watch.thoughts.get(proc, _NOTHING).answered for proc in members):
         detail = f"all {len(members)} processes answer and wait in the same collective, number {number}"
         return _stand_still(watch, members, now_ns, detail, ())
     return _suspect(watch, members, now_ns, set(members), _Doubt.WITH_ALL)
@@ -381,16 +392,16 @@ def _suspect(
     watch: Watch, members: Mapping[int, Reading], now_ns: int, procs: set[int], doubt: _Doubt
 ) -> tuple[Watch, list[Finding]]:
     found: list[Finding] = []
-    doubted: dict[int, Track] = {}
+    doubted: dict[int, Thought] = {}
     deadlines = _Deadlines(watch)
     for proc in sorted(procs):
-        track = watch.tracks[proc]
+        thought = watch.thoughts.get(proc, _NOTHING)
         # Who was asked among all and turns out to be the one that others wait for is asked again.
-        if track.doubt is _Doubt.NONE or (track.doubt is _Doubt.WITH_ALL and doubt is _Doubt.ALONE):
+        if thought.doubt is _Doubt.NONE or (thought.doubt is _Doubt.WITH_ALL and doubt is _Doubt.ALONE):
             silent_s = _silent_s(members[proc], now_ns)
             found.append(Suspect(proc=proc, silent_s=silent_s, allowed_s=deadlines.of(proc)))
-            doubted[proc] = replace(track, doubt=doubt, answered=False)
-    return replace(watch, tracks={**watch.tracks, **doubted}), found
+            doubted[proc] = replace(thought, doubt=doubt, answered=False)
+    return _with(watch, doubted), found
 
 
 def _stand_still(
@@ -414,5 +425,5 @@ def _silent_s(reading: Reading, now_ns: int) -> float:
     return max(0, now_ns - reading.moved_ns) / 1e9
 
 
-def _with(watch: Watch, proc: int, track: Track) -> Watch:
-    return replace(watch, tracks={**watch.tracks, proc: track})
+def _with(watch: Watch, thoughts: Mapping[int, Thought]) -> Watch:
+    return replace(watch, thoughts={**watch.thoughts, **thoughts})
