@@ -162,19 +162,36 @@ def sign(moved_ns: int) -> SeatSign:
     return SeatSign(proc=3, seat=2, asked=False, reading=reading)
 
 
+def moves(signs: Signs) -> dict[int, int]:
+    """By process: its last move in the coordinator's clock."""
+    readings, behind_ns = signs.readings()
+    assert behind_ns.keys() == readings.keys()
+    return {proc: reading.moved_ns + behind_ns[proc] for proc, reading in readings.items()}
+
+
 def test_a_delayed_beat_does_not_look_like_a_move():
     signs = Signs()
     signs.seat({3: 2})
     signs.take("n1", "b", Beat(number=1, sent_ns=1_000, signs=(sign(900),)), now_ns=50_000)
-    first = signs.readings()[3].moved_ns
+    assert moves(signs) == {3: 49_900}
     signs.take("n1", "b", Beat(number=2, sent_ns=2_000, signs=(sign(900),)), now_ns=99_000)
-    assert signs.readings()[3].moved_ns == first == 49_900
-    signs.seat({4: 2})
-    assert signs.readings() == {}  # its seat was given to another process
+    assert moves(signs) == {3: 49_900}
+
+
+def test_only_processes_that_sit_where_the_newest_term_put_them_are_judged():
+    signs = Signs()
     signs.seat({3: 2})
-    assert signs.readings()[3].moved_ns == first
-    signs.take("n1", "b", Beat(number=3, sent_ns=3_000), now_ns=99_000)
-    assert signs.readings() == {}  # it has ended
+    signs.take("n1", "b", Beat(number=1, sent_ns=1_000, signs=(sign(900),)), now_ns=50_000)
+    signs.seat({4: 2})
+    assert moves(signs) == {}  # its seat was given to another process
+    signs.seat({3: 2})
+    assert moves(signs) == {3: 49_900}
+    signs.take("n1", "b", Beat(number=2, sent_ns=2_000), now_ns=99_000)
+    assert moves(signs) == {}  # it has ended
+    signs.take("n1", "c", Beat(number=1, sent_ns=1_000, signs=(sign(900),)), now_ns=70_000)
+    assert moves(signs) == {3: 69_900}  # another supervisor, by another clock
+    signs.forget("n1")
+    assert moves(signs) == {}
 
 
 # --- preflight --------------------------------------------------------------------------------------------------

@@ -158,10 +158,10 @@ class Progress:
         frozen = self._hear_answers(now_ns)
         if not self._places.issubset(present):
             return frozen
-        readings = self._signs.readings()
-        self._watch, findings = progress.observe(self._watch, readings, now_ns)
+        readings, behind_ns = self._signs.readings()
+        self._watch, findings = progress.observe(self._watch, readings, now_ns, behind_ns)
         if self._roll is not None:
-            self._roll, calls = roll_call.look(self._roll, readings, now_ns)
+            self._roll, calls = roll_call.look(self._roll, readings, now_ns, behind_ns)
             for one in calls:
                 self._ask(self._node_of(one.proc), Confirm(proc=one.proc, routine=True))
         return (*frozen, *self._follow(findings))

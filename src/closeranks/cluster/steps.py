@@ -80,20 +80,23 @@ class Steps:
 
 
 class Signs:
-    """The newest vitals of all seats, in the coordinator's clock."""
+    """The newest vitals of all seats, and what their clocks are behind the coordinator's."""
 
     def __init__(self) -> None:
-        self._shift_ns: dict[tuple[str, str], int] = {}  # by node and boot: what its clock is behind ours
-        self._told: dict[str, tuple[int, tuple[SeatSign, ...]]] = {}  # by node: the shift, and what it told last
+        self._boots: dict[str, tuple[str, int]] = {}  # by node: its supervisor, and what its clock is behind ours
+        self._told: dict[str, tuple[SeatSign, ...]] = {}  # by node
         self._sections: dict[str, msgspec.Raw] = {}  # by node
         self._seats: Mapping[int, int] = {}  # by process, under the newest term
-        self._counted: dict[str, dict[int, Reading]] = {}  # by node
-        self._readings: dict[int, Reading] = {}  # the same of all nodes: kept, for putting it together takes long
+        self._counted: dict[str, tuple[int, ...]] = {}  # by node: those of its processes that are in what follows
+        self._readings: dict[int, Reading] = {}
+        self._behind_ns: dict[int, int] = {}
 
     def take(self, node: str, boot: str, beat: Beat, now_ns: int) -> None:
         """A beat. The shift is measured once: were it measured anew, a delay would look like a move."""
-        shift_ns = self._shift_ns.setdefault((node, boot), now_ns - beat.sent_ns)
-        self._told[node] = shift_ns, beat.signs
+        if self._boots.get(node, ("", 0))[0] != boot:
+            self.forget(node)
+            self._boots[node] = boot, now_ns - beat.sent_ns
+        self._told[node] = beat.signs
         self._sections[node] = beat.sections_s
         self._count(node)
 
@@ -105,33 +108,33 @@ class Signs:
 
     def forget(self, node: str) -> None:
         """The node is gone."""
-        if self._told.pop(node, None) is not None:
-            del self._sections[node]
-            for proc in self._counted.pop(node):
-                self._readings.pop(proc, None)
+        self._drop(self._counted.pop(node, ()))
+        for known in (self._boots, self._told, self._sections):
+            known.pop(node, None)
 
     def sections(self) -> Sections:
         """By process: seconds spent in each named operation, as last told."""
         return Sections(self._sections.values())
 
-    def readings(self) -> dict[int, Reading]:
-        """By process, of those that sit where the newest term put them and were not told to end."""
-        return self._readings.copy()
+    def readings(self) -> tuple[dict[int, Reading], Mapping[int, int]]:
+        """By process, of those that sit where the newest term put them and were not told to end.
+
+        Moves are told by the clock of the node: the second mapping has what that is behind the coordinator's.
+        """
+        return self._readings.copy(), self._behind_ns
 
     def _count(self, node: str) -> None:
-        shift_ns, signs = self._told[node]
+        """One beat changes the readings of one node: putting those of thousands of seats together takes long."""
         seats = self._seats
-        counted = {
-            sign.proc: _shifted(sign.reading, shift_ns)
-            for sign in signs
-            if seats.get(sign.proc) == sign.seat and not sign.asked
-        }
-        for proc in self._counted.get(node, {}).keys() - counted.keys():
+        news = {s.proc: s.reading for s in self._told[node] if seats.get(s.proc) == s.seat and not s.asked}
+        self._readings |= news
+        counted, known = tuple(news), self._counted.get(node, ())
+        if counted != known:
+            self._drop(frozenset(known) - news.keys())
+            self._counted[node] = counted
+            self._behind_ns |= dict.fromkeys(counted, self._boots[node][1])
+
+    def _drop(self, procs: Iterable[int]) -> None:
+        for proc in procs:
             self._readings.pop(proc, None)
-        self._counted[node] = counted
-        self._readings |= counted
-
-
-def _shifted(reading: Reading, shift_ns: int) -> Reading:
-    # A fifth of the time that _replace takes, for thousands of them a second.
-    return tuple.__new__(Reading, (reading[0] + shift_ns, *reading[1:]))
+            self._behind_ns.pop(proc, None)

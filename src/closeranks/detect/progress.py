@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -34,6 +35,7 @@ _IN_STEPS = frozenset({Doing.BETWEEN, Doing.FORWARD, Doing.BACKWARD, Doing.APPLY
 _LEARNED = _IN_STEPS | {Doing.SECTION}
 # A process that waits for the supervisor is judged by the deadlines of the recovery; one that leaves is free.
 _JUDGED = _LEARNED | {Doing.STARTING}
+_SAME_CLOCK: Mapping[int, int] = {}
 _POINT_TO_POINT = frozenset({CODES["send"], CODES["recv"], CODES["recv_anysource"]})  # differ by design
 
 
@@ -134,9 +136,23 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     told_standstill: bool = False
 
 
-def observe(watch: Watch, readings: Mapping[int, Reading], now_ns: int) -> tuple[Watch, tuple[Finding, ...]]:
+class _Look(NamedTuple):
+    """Members of one term, and the time by which they are judged."""
+
+    members: Mapping[int, Reading]
+    now_ns: int
+    behind_ns: Mapping[int, int]
+
+    def silent_s(self, proc: int) -> float:
+        return max(0, self.now_ns - self.members[proc].moved_ns - self.behind_ns.get(proc, 0)) / 1e9
+
+
+def observe(
+    watch: Watch, readings: Mapping[int, Reading], now_ns: int, behind_ns: Mapping[int, int] = _SAME_CLOCK
+) -> tuple[Watch, tuple[Finding, ...]]:
     """Look at all members that live; call it every 50 ms or so. ``readings`` must not change afterwards.
 
+    ``behind_ns``: by process, what its clock is behind that of ``now_ns``, and always was; 0 if it is not named.
     A process that is not in ``readings`` any more is forgotten. A suspicion is told once for each silence.
     """
     learned, moved = _learn(watch, readings)
@@ -145,12 +161,11 @@ def observe(watch: Watch, readings: Mapping[int, Reading], now_ns: int) -> tuple
     thoughts = _kept(watch, readings) if watch.thoughts else {}
     watch = replace(watch, learned=learned, readings=readings, thoughts=thoughts, told_standstill=told)
     findings: list[Finding] = list(changes)
-    if not _still(watch.bounds, readings, now_ns):
-        return watch, tuple(findings)
-    terms = {r.term for r in readings.values()}
+    still = _still(watch.bounds, _Look(readings, now_ns, behind_ns))
+    terms = {readings[proc].term for proc in still}
     for term in terms:
-        members = readings if len(terms) == 1 else {proc: r for proc, r in readings.items() if r.term == term}
-        watch, found = _judge(watch, members, now_ns)
+        look = _Look({proc: r for proc, r in readings.items() if r.term == term}, now_ns, behind_ns)
+        watch, found = _judge(watch, look, [proc for proc in still if proc in look.members])
         findings += found
     return watch, tuple(findings)
 
@@ -334,45 +349,47 @@ def _phase_name(phase: Phase) -> str:
 # --- judging ----------------------------------------------------------------------------------------------------
 
 
-def _judge(watch: Watch, members: Mapping[int, Reading], now_ns: int) -> tuple[Watch, list[Finding]]:
+def _judge(watch: Watch, look: _Look, still: Sequence[int]) -> tuple[Watch, list[Finding]]:
     """Members of one term: the overdue ones are culprits, victims, or all in the same collective."""
-    still = _still(watch.bounds, members, now_ns)
-    if not still:
-        return watch, []
     deadlines = _Deadlines(watch)
-    late = {proc for proc in still if _silent_s(members[proc], now_ns) > deadlines.of(proc)}
+    late = {proc for proc in still if look.silent_s(proc) > deadlines.of(proc)}
     if not late:
         return watch, []
+    members = look.members
     outside = {proc for proc, r in members.items() if not _in_collective(r)}
     if outside:
         gone = {proc for proc in outside if members[proc].doing is Doing.LEAVING}
         if gone == outside:
-            return _stand_still(watch, members, now_ns, "others have left their loop", tuple(sorted(gone)))
-        return _suspect(watch, members, now_ns, late & outside, _Doubt.ALONE)
+            return _stand_still(watch, look, "others have left their loop", tuple(sorted(gone)))
+        return _suspect(watch, look, late & outside, _Doubt.ALONE)
     numbers = [r.entered for r in members.values()]
     if min(numbers) < max(numbers):
         behind = {proc for proc, r in members.items() if r.entered == min(numbers)}
-        return _suspect(watch, members, now_ns, late & behind, _Doubt.ALONE)
+        return _suspect(watch, look, late & behind, _Doubt.ALONE)
     if late != set(members):
         return watch, []
-    return _judge_all_in_one(watch, members, now_ns)
+    return _judge_all_in_one(watch, look)
 
 
-def _still(bounds: Bounds, members: Mapping[int, Reading], now_ns: int) -> list[int]:
+def _still(bounds: Bounds, look: _Look) -> list[int]:
     """Who might be overdue: silent for longer than the shortest deadline that there can be."""
     least_s = min(bounds.floor_s, bounds.first_s, bounds.early_floor_s, bounds.unlearned_s, bounds.ceiling_s)
-    since_ns = now_ns - int(least_s * 1e9)
-    return [proc for proc, r in members.items() if r.moved_ns < since_ns and r.doing in _JUDGED]
+    since_ns = look.now_ns - int(least_s * 1e9)
+    behind_ns = look.behind_ns.get
+    return [
+        proc for proc, r in look.members.items() if r.moved_ns + behind_ns(proc, 0) < since_ns and r.doing in _JUDGED
+    ]
 
 
-def _judge_all_in_one(watch: Watch, members: Mapping[int, Reading], now_ns: int) -> tuple[Watch, list[Finding]]:
+def _judge_all_in_one(watch: Watch, look: _Look) -> tuple[Watch, list[Finding]]:
+    members = look.members
     if isinstance(found := _compare(members), Mismatch):
-        return _stand_still(watch, members, now_ns, found.detail, found.suspects)
+        return _stand_still(watch, look, found.detail, found.suspects)
     number = next(iter(members.values())).entered
     if all(watch.thoughts.get(proc, _NOTHING).answered for proc in members):
         detail = f"all {len(members)} processes answer and wait in the same collective, number {number}"
-        return _stand_still(watch, members, now_ns, detail, ())
-    return _suspect(watch, members, now_ns, set(members), _Doubt.WITH_ALL)
+        return _stand_still(watch, look, detail, ())
+    return _suspect(watch, look, set(members), _Doubt.WITH_ALL)
 
 
 def _compare(members: Mapping[int, Reading]) -> Agreement | Mismatch:
@@ -388,9 +405,7 @@ def _compare(members: Mapping[int, Reading]) -> Agreement | Mismatch:
     return Mismatch(detail=f"collective {number} differs ({what})", suspects=named)
 
 
-def _suspect(
-    watch: Watch, members: Mapping[int, Reading], now_ns: int, procs: set[int], doubt: _Doubt
-) -> tuple[Watch, list[Finding]]:
+def _suspect(watch: Watch, look: _Look, procs: set[int], doubt: _Doubt) -> tuple[Watch, list[Finding]]:
     found: list[Finding] = []
     doubted: dict[int, Thought] = {}
     deadlines = _Deadlines(watch)
@@ -398,19 +413,16 @@ def _suspect(
         thought = watch.thoughts.get(proc, _NOTHING)
         # Who was asked among all and turns out to be the one that others wait for is asked again.
         if thought.doubt is _Doubt.NONE or (thought.doubt is _Doubt.WITH_ALL and doubt is _Doubt.ALONE):
-            silent_s = _silent_s(members[proc], now_ns)
-            found.append(Suspect(proc=proc, silent_s=silent_s, allowed_s=deadlines.of(proc)))
+            found.append(Suspect(proc=proc, silent_s=look.silent_s(proc), allowed_s=deadlines.of(proc)))
             doubted[proc] = replace(thought, doubt=doubt, answered=False)
     return _with(watch, doubted), found
 
 
-def _stand_still(
-    watch: Watch, members: Mapping[int, Reading], now_ns: int, detail: str, suspects: tuple[int, ...]
-) -> tuple[Watch, list[Finding]]:
+def _stand_still(watch: Watch, look: _Look, detail: str, suspects: tuple[int, ...]) -> tuple[Watch, list[Finding]]:
     if watch.told_standstill:
         return watch, []
-    waiting = [proc for proc in members if proc not in suspects] or list(members)
-    silent_s = max(_silent_s(members[proc], now_ns) for proc in waiting)
+    waiting = [proc for proc in look.members if proc not in suspects] or list(look.members)
+    silent_s = max(look.silent_s(proc) for proc in waiting)
     deadlines = _Deadlines(watch)
     allowed_s = min(deadlines.of(proc) for proc in waiting)
     finding = Standstill(detail=detail, suspects=suspects, silent_s=silent_s, allowed_s=allowed_s)
@@ -419,10 +431,6 @@ def _stand_still(
 
 def _in_collective(reading: Reading) -> bool:
     return reading.doing in _JUDGED and reading.entered > reading.returned
-
-
-def _silent_s(reading: Reading, now_ns: int) -> float:
-    return max(0, now_ns - reading.moved_ns) / 1e9
 
 
 def _with(watch: Watch, thoughts: Mapping[int, Thought]) -> Watch:

@@ -17,18 +17,20 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from closeranks.detect.robust_levels import Others, leave_one_out, spread_around, trimmed_mean
+from closeranks.detect.robust_levels import TRIMMED, Others, leave_one_out, spread_around, trimmed_mean
 
 _TRIMMED_NOISE = 1.06  # standard error of the trimmed mean of normal values, over that of their mean
 _SCALE_OF_DIFFERENCES = 1.4826 / math.sqrt(2)
 _LEAST_S, _LONGEST_S = 1e-9, 1e9  # what is no time of a step was not measured
 _LEAST_PROCESSES = 2
-_MOST_HEARD = 512  # processes whose noise is taken: that of thousands is known no better for it
+_SAMPLE = 512  # of thousands of processes, so many tell what is usual, and only who stands out is looked at besides
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -122,11 +124,12 @@ def observe(watch: Watch, step: Step) -> tuple[Watch, tuple[Finding, ...]]:
     if len(steps) < rule.least_steps:
         return watch, ()
     procs = list(dict.fromkeys(itertools.chain.from_iterable(one.shares for one in steps)))
-    noise = _noise(_levels(steps, procs[:: math.ceil(len(procs) / _MOST_HEARD) or 1]))
-    noise = statistics.median((*watch.noises[-rule.windows :], noise))
-    if _standard_error(noise, len(steps), len(procs)) > rule.noise and len(steps) < rule.most_steps:
+    sample = _levels(steps, procs[:: math.ceil(len(procs) / _SAMPLE) or 1])
+    noise = statistics.median((*watch.noises[-rule.windows :], _noise(sample)))
+    if _standard_error(noise, len(steps), len(sample)) > rule.noise and len(steps) < rule.most_steps:
         return watch, ()
-    return _close(watch, _levels(steps, procs), noise, step.totals_s)
+    more = _levels(steps, (watch.named | _suspicious(steps, rule)) - sample.keys()) if len(procs) > _SAMPLE else {}
+    return _close(watch, _looked_at(sample, more, noise), step.totals_s)
 
 
 def disturbed(watch: Watch) -> Watch:
@@ -150,11 +153,36 @@ def _shown(step: Step) -> Shown:
     )
 
 
+class _Levels(NamedTuple):
+    """Of the processes that are looked at in a window."""
+
+    means: Mapping[int, float]
+    others: Mapping[int, Others]
+    noise: float
+
+
 def _levels(steps: Sequence[Shown], procs: Iterable[int]) -> dict[int, list[float]]:
     """The shares of these processes, of those that showed them in most steps."""
     shares = [step.shares for step in steps]
     found = {proc: [one[proc] for one in shares if proc in one] for proc in procs}
     return {proc: levels for proc, levels in found.items() if 2 * len(levels) > len(steps)}
+
+
+def _looked_at(sample: Mapping[int, Sequence[float]], more: Mapping[int, Sequence[float]], noise: float) -> _Levels:
+    means = {proc: trimmed_mean(one) for proc, one in sample.items()}
+    others = leave_one_out(means) if len(means) >= _LEAST_PROCESSES else {}
+    usual = next(iter(others.values()), None)
+    if usual is not None:
+        means |= {proc: trimmed_mean(one) for proc, one in more.items()}
+        others |= dict.fromkeys(more, usual)
+    return _Levels(means, others, noise)
+
+
+def _suspicious(steps: Sequence[Shown], rule: Rule) -> set[int]:
+    """Whoever may turn out to be slow: a trimmed mean is not high unless more is than what it leaves out."""
+    high = 1 + rule.slower / 2  # the middle of the levels is 1, but for noise
+    times = Counter(proc for step in steps for proc, share in step.shares.items() if share > high)
+    return {proc for proc, count in times.items() if count > TRIMMED * len(steps)}
 
 
 def _noise(levels: Mapping[int, Sequence[float]]) -> float:
@@ -171,11 +199,10 @@ def _standard_error(noise: float, steps: int, processes: int) -> float:
 
 
 def _close(
-    watch: Watch, levels: Mapping[int, Sequence[float]], noise: float, totals_s: Mapping[int, Mapping[str, float]]
+    watch: Watch, levels: _Levels, totals_s: Mapping[int, Mapping[str, float]]
 ) -> tuple[Watch, tuple[Finding, ...]]:
     steps, rule = watch.open, watch.rule
-    means = {proc: trimmed_mean(one) for proc, one in levels.items()}
-    others = leave_one_out(means) if len(means) >= _LEAST_PROCESSES else {}
+    means, others, noise = levels
     error = _standard_error(noise, len(steps), len(means))
     spreads = [w.spread for w in watch.windows[-rule.windows + 1 :]]
     # The spread of this window alone is that of few values: those before it steady it.
