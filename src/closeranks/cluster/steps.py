@@ -55,8 +55,8 @@ class Steps:
             if one.step > self._done:
                 steps[one.step] = one
                 self._newest[node] = max(self._newest[node], one.step)
-        for old in sorted(steps)[: max(0, len(steps) - _KEPT)]:
-            del steps[old]
+        while len(steps) > _KEPT:
+            del steps[min(steps)]
         self._behind -= was_behind and self._newest[node] > self._done
         if self._behind:
             return ()
