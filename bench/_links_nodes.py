@@ -22,6 +22,7 @@ from typing import Any, get_args
 import msgspec
 
 from closeranks import frames
+from closeranks.cluster.sections import packed
 from closeranks.decide.protocol import (
     BeginTerm,
     Decision,
@@ -207,6 +208,7 @@ class Node:
             signs=self._signs(),
             closed=closed,
             open_step=self._step + 1,
+            sections_s=packed(dict.fromkeys(self._seats, self._sections_s())),
         )
         connection.send(beat)
         asyncio.get_running_loop().call_later(self._beat_s, self._beat, connection)
@@ -230,11 +232,11 @@ class Node:
             grad_norm=1.4142,
             rehearsed_ns=310_000_000,
         )
-        sections_s = {"data": 0.05 * step, "forward": 0.2 * step, "backward": 0.4 * step}
-        return tuple(
-            SeatSign(proc=proc, seat=seat, asked=False, reading=reading, sections_s=sections_s)
-            for proc, seat in self._seats.items()
-        )
+        return tuple(SeatSign(proc=proc, seat=seat, asked=False, reading=reading) for proc, seat in self._seats.items())
+
+    def _sections_s(self) -> dict[str, float]:
+        step = self._step + 1
+        return {"data": 0.05 * step, "forward": 0.2 * step, "backward": 0.4 * step}
 
     def _down(self, _end: End) -> None:
         self.missed += 1

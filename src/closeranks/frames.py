@@ -63,6 +63,8 @@ class Decoder(Generic[M]):
         Raises:
             FrameError: a length beyond the bound or a body that is no message; drop the connection.
         """
+        if not self._buffer and _is_one_frame(data):  # nearly always
+            return [self._decoded(data[_LENGTH.size :])]
         self._buffer += data
         messages: list[M] = []
         for body, is_packed in _cut(self._buffer):
@@ -83,6 +85,11 @@ class Decoder(Generic[M]):
             return self._decoder.decode(body)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             raise FrameError(f"unreadable message: {error}") from error
+
+
+def _is_one_frame(data: bytes) -> bool:
+    """Whether it is all of one frame that is not packed."""
+    return len(data) >= _LENGTH.size and _LENGTH.unpack_from(data)[0] == len(data) - _LENGTH.size <= MAX_FRAME_BYTES
 
 
 def _cut(buffer: bytearray) -> Iterator[tuple[bytes, bool]]:

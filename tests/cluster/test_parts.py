@@ -7,6 +7,7 @@ import os
 import time
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from closeranks.cluster import progress as cluster_progress
@@ -16,6 +17,7 @@ from closeranks.cluster.attendance import Attendee
 from closeranks.cluster.candidate import Boot
 from closeranks.cluster.known import Known
 from closeranks.cluster.progress import Progress
+from closeranks.cluster.sections import Sections, packed
 from closeranks.cluster.steps import Signs, Steps
 from closeranks.decide.protocol import (
     BeginTerm,
@@ -160,13 +162,36 @@ def sign(moved_ns: int) -> SeatSign:
     return SeatSign(proc=3, seat=2, asked=False, reading=reading)
 
 
+def moves(signs: Signs) -> dict[int, int]:
+    """By process: its last move in the coordinator's clock."""
+    readings, behind_ns = signs.readings()
+    assert behind_ns.keys() == readings.keys()
+    return {proc: reading.moved_ns + behind_ns[proc] for proc, reading in readings.items()}
+
+
 def test_a_delayed_beat_does_not_look_like_a_move():
     signs = Signs()
+    signs.seat({3: 2})
     signs.take("n1", "b", Beat(number=1, sent_ns=1_000, signs=(sign(900),)), now_ns=50_000)
-    first = signs.readings(["n1"], {3: 2})[3].moved_ns
+    assert moves(signs) == {3: 49_900}
     signs.take("n1", "b", Beat(number=2, sent_ns=2_000, signs=(sign(900),)), now_ns=99_000)
-    assert signs.readings(["n1"], {3: 2})[3].moved_ns == first == 49_900
-    assert signs.readings(["n1"], {4: 2}) == {}  # its seat was given to another process
+    assert moves(signs) == {3: 49_900}
+
+
+def test_only_processes_that_sit_where_the_newest_term_put_them_are_judged():
+    signs = Signs()
+    signs.seat({3: 2})
+    signs.take("n1", "b", Beat(number=1, sent_ns=1_000, signs=(sign(900),)), now_ns=50_000)
+    signs.seat({4: 2})
+    assert moves(signs) == {}  # its seat was given to another process
+    signs.seat({3: 2})
+    assert moves(signs) == {3: 49_900}
+    signs.take("n1", "b", Beat(number=2, sent_ns=2_000), now_ns=99_000)
+    assert moves(signs) == {}  # it has ended
+    signs.take("n1", "c", Beat(number=1, sent_ns=1_000, signs=(sign(900),)), now_ns=70_000)
+    assert moves(signs) == {3: 69_900}  # another supervisor, by another clock
+    signs.forget("n1")
+    assert moves(signs) == {}
 
 
 # --- preflight --------------------------------------------------------------------------------------------------
@@ -300,16 +325,22 @@ def test_a_slow_node_is_named_from_what_the_nodes_beats_carry():
                     seat=proc - 1,
                     asked=False,
                     reading=sign(step).reading,
-                    sections_s={"data": (0.1 + slow_s) * (step + 1), "forward": 0.1 * (step + 1)},
                 )
                 for proc in procs
             )
+            sections_s = packed({p: {"data": (0.1 + slow_s) * (step + 1), "forward": 0.1 * (step + 1)} for p in procs})
             own_s = {proc: 0.2 + slow_s + (step + proc) % 3 * 0.001 for proc in procs}
             closed = ClosedHere(step=step, duration_s=0.3, own_s=own_s, period_s=0.3)
-            progress.beat(node, "boot", Beat(number=step, sent_ns=step, signs=signs, closed=(closed,)))
+            beat = Beat(number=step, sent_ns=step, signs=signs, closed=(closed,), sections_s=sections_s)
+            progress.beat(node, "boot", beat)
     (named,) = progress.take_notes()
     assert isinstance(named, StragglerNamed)
     assert (named.seats, named.scope, named.where, named.cause) == ((2, 3), "node", "n1", "data loading")
+
+
+def test_seconds_in_operations_that_cannot_be_read_are_those_of_their_node_alone():
+    sections = Sections([packed({1: {"data": 0.5}}), msgspec.Raw(b"\x81\x01\x02"), packed({2: {}})])
+    assert dict(sections) == {1: {"data": 0.5}, 2: {}}
 
 
 # --- who is frozen ----------------------------------------------------------------------------------------------

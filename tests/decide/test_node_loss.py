@@ -3,12 +3,15 @@
 Two seats a node: p1 and p2 sit on n0, p3 and p4 on n1, and so on; the spares of a spare node follow.
 """
 
+import pytest
 from msgspec.structs import replace
 from node_world import NodeWorld
 
+from closeranks.decide import membership
 from closeranks.decide.controller import initial
 from closeranks.decide.protocol import BeginTerm, StartGroup, StartProc
 from closeranks.decide.state import Settings
+from closeranks.decide.turn import Turn
 from closeranks.events import Decided, Diagnosed, IncidentClosed, IncidentOpened, IncidentWidened, Rung
 
 
@@ -162,6 +165,36 @@ def smaller(world, nodes_min):
     world.state = initial(world.settings)
     world.save_every = 4
     return world
+
+
+def in_the_middle(slots):
+    """The state of a job on two of three nodes."""
+    states = []
+    strikes = {5: lambda world: states.append(world.state)}
+    world_of(["n0", "n1", "n2"], 2 * slots, 2, slots=slots, at_step=strikes).run()
+    return states[0]
+
+
+@pytest.mark.parametrize("use_spares", [True, False])
+def test_the_table_of_processes_is_copied_as_often_for_many_empty_seats_as_for_few(monkeypatch, use_spares):
+    # It was copied for every seat: thousands of times thousands, when a large group started again.
+    puts = []
+    put = Turn.put
+    monkeypatch.setattr(Turn, "put", lambda turn, *procs: (puts.append(len(procs)), put(turn, *procs)))
+    copies = {}
+    for slots in (2, 16):
+        state = in_the_middle(slots)
+        left = {proc: one for proc, one in state.procs.items() if one.node != "n1"}
+        nodes = {name: node for name, node in state.nodes.items() if name != "n1"}
+        turn = Turn(replace(state, procs=left, nodes=nodes), now_s=0.0)
+        puts.clear()
+        filled = membership.fill_seats(turn, use_spares=use_spares)
+        assert filled == tuple(range(slots, 2 * slots))
+        assert {turn.state.procs[proc].node for proc in turn.state.procs.keys() - left.keys()} <= {"n2"}
+        assert turn.state.places == ("n0",) * slots + ("n2",) * slots
+        assert sum(puts) == slots
+        copies[slots] = len(puts)
+    assert copies[2] == copies[16]
 
 
 def test_without_another_node_the_group_goes_on_smaller_where_that_is_allowed():

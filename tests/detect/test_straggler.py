@@ -47,6 +47,16 @@ def test_the_slower_of_two_is_named():
     assert [procs for _, procs in named(found)] == [{1}]
 
 
+def test_of_thousands_a_sample_tells_what_is_usual_and_whoever_is_slow_is_found_all_the_same():
+    # Eight thousand processes took the coordinator a tenth of a second at a time.
+    slower = {3: 0.15, 1001: 0.15, 1998: 0.15}
+    watch, found = watched(job(15, 0.02, slower, processes=2000))
+    assert named(found) == [(15, set(slower))]
+    assert all(len(window.own_s) < 600 for window in watch.windows)
+    watch, found = watched(job(25, 0.02, {}, processes=2000), watch)
+    assert [finding.procs for _, finding in found] == [tuple(slower)]
+
+
 def test_nobody_is_named_in_1000_clean_windows_at_5_percent_jitter():
     watch, found = watched(job(6000, 0.05, {}, processes=8))
     assert not found

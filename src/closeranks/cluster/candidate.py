@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import resource
 import signal
@@ -28,6 +27,7 @@ from closeranks.cluster.leader_vigil import LeaderVigil
 from closeranks.cluster.tenure import Deposed, Seat, Tenure
 from closeranks.decide.leadership import Around, Candidacy, Choice, Contend, Follow, Lead, Over, StepDown
 from closeranks.decide.protocol import EndRun
+from closeranks.garbage import collect_seldom
 from closeranks.nodes import words
 from closeranks.nodes.link import Connection, Ears
 from closeranks.nodes.serving import serve
@@ -39,7 +39,7 @@ from closeranks.run.options import STORE_AUTHORITY, RunOptions
 _STATIC_EPOCH: Final = 1  # without an authority there is one leader and never another
 _EXIT_USAGE: Final = 2
 _CONCLUDE_S: Final = 25.0  # the supervisor waits a little longer
-_ALLOCATIONS: Final = 200_000  # more than are freed, between two looks of the garbage collector; 700 by default
+_ALLOCATIONS: Final = 200_000  # beats of a thousand nodes make and drop objects all the time
 _WATCHERS: Final = 64  # in a larger job only the lower ranks watch: a supervisor has not a descriptor for each of all
 
 
@@ -262,10 +262,7 @@ def main(argv: list[str]) -> int:
         return 1
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection for each node of a large job
-    # Beats of a thousand nodes make and drop objects all the time, none of them in a cycle, and each full collection
-    # walks through the state of thousands of seats.
-    gc.freeze()
-    gc.set_threshold(_ALLOCATIONS, 20, 20)
+    collect_seldom(_ALLOCATIONS)
     try:
         asyncio.run(_be(argv))
     except (OSError, RegisterError, RegisterRefused, IdentityProblem) as error:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from closeranks import messages
-from closeranks.cluster import aside
+from closeranks.cluster import aside, sections
 from closeranks.cluster.candidate_link import CandidateLink
 from closeranks.cluster.identity import Identity, meeting_point
 from closeranks.cluster.known import Known
@@ -439,6 +439,7 @@ class Member:
                 closed=closed,
                 open_step=self._parts.watch.newest_open_step(),
                 quiet_s=self._parts.watch.quiet_s(now_s),
+                sections_s=sections.packed(self._parts.watch.sections_s()),
             )
         )
 

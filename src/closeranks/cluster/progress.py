@@ -83,9 +83,7 @@ class Progress:
 
     def begin(self, members: Members, *, fresh: bool) -> None:
         """A term is announced."""
-        self._nodes, self._places = members.nodes, frozenset(members.nodes)
-        self._seats = {proc: seat for seat, proc in enumerate(members.procs)}
-        self._sites = {}
+        self._seat(members)
         self._forget_parts()
         if fresh:
             self._steps.begin(self._places, -1)
@@ -99,10 +97,14 @@ class Progress:
 
     def resume(self, members: Members, closed: Mapping[str, int]) -> None:
         """A new coordinator finds members that train: ``closed`` is the newest step of each node's seats."""
+        self._seat(members)
+        self._steps.resume({node: closed.get(node, -1) for node in members.nodes})
+
+    def _seat(self, members: Members) -> None:
         self._nodes, self._places = members.nodes, frozenset(members.nodes)
         self._seats = {proc: seat for seat, proc in enumerate(members.procs)}
         self._sites = {}
-        self._steps.resume({node: closed.get(node, -1) for node in members.nodes})
+        self._signs.seat(self._seats)
 
     def forget(self, node: str) -> None:
         """The node is gone."""
@@ -130,7 +132,7 @@ class Progress:
         if not done:
             return
         places = self._seated()
-        totals_s = self._signs.sections(self._places)
+        totals_s = self._signs.sections()
         for one in done:
             whole = self._closed.pop(one.step, None)
             if whole is not None:
@@ -156,10 +158,10 @@ class Progress:
         frozen = self._hear_answers(now_ns)
         if not self._places.issubset(present):
             return frozen
-        readings = self._signs.readings(self._places, self._seats)
-        self._watch, findings = progress.observe(self._watch, readings, now_ns)
+        readings, behind_ns = self._signs.readings()
+        self._watch, findings = progress.observe(self._watch, readings, now_ns, behind_ns)
         if self._roll is not None:
-            self._roll, calls = roll_call.look(self._roll, readings, now_ns)
+            self._roll, calls = roll_call.look(self._roll, readings, now_ns, behind_ns)
             for one in calls:
                 self._ask(self._node_of(one.proc), Confirm(proc=one.proc, routine=True))
         return (*frozen, *self._follow(findings))

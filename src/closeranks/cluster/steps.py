@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
+from closeranks.cluster.sections import Sections
 from closeranks.decide.protocol import StepDone
 from closeranks.nodes.words import Beat, ClosedHere, SeatSign
 from closeranks.run.tally import mean_of
@@ -52,8 +55,8 @@ class Steps:
             if one.step > self._done:
                 steps[one.step] = one
                 self._newest[node] = max(self._newest[node], one.step)
-        for old in sorted(steps)[: max(0, len(steps) - _KEPT)]:
-            del steps[old]
+        while len(steps) > _KEPT:
+            del steps[min(steps)]
         self._behind -= was_behind and self._newest[node] > self._done
         if self._behind:
             return ()
@@ -77,41 +80,61 @@ class Steps:
 
 
 class Signs:
-    """The newest vitals of all seats, in the coordinator's clock."""
+    """The newest vitals of all seats, and what their clocks are behind the coordinator's."""
 
     def __init__(self) -> None:
-        self._shift_ns: dict[tuple[str, str], int] = {}  # by node and boot: what its clock is behind ours
-        self._signs: dict[str, tuple[SeatSign, ...]] = {}
-        self._seats: dict[
-            str, list[tuple[int, int, Reading]]
-        ] = {}  # process, seat and vitals of those that were not told to end
+        self._boots: dict[str, tuple[str, int]] = {}  # by node: its supervisor, and what its clock is behind ours
+        self._told: dict[str, tuple[SeatSign, ...]] = {}  # by node
+        self._sections: dict[str, msgspec.Raw] = {}  # by node
+        self._seats: Mapping[int, int] = {}  # by process, under the newest term
+        self._counted: dict[str, tuple[int, ...]] = {}  # by node: those of its processes that are in what follows
+        self._readings: dict[int, Reading] = {}
+        self._behind_ns: dict[int, int] = {}
 
     def take(self, node: str, boot: str, beat: Beat, now_ns: int) -> None:
         """A beat. The shift is measured once: were it measured anew, a delay would look like a move."""
-        shift_ns = self._shift_ns.setdefault((node, boot), now_ns - beat.sent_ns)
-        self._signs[node] = beat.signs
-        self._seats[node] = [
-            (sign.proc, sign.seat, _shifted(sign.reading, shift_ns)) for sign in beat.signs if not sign.asked
-        ]
+        if self._boots.get(node, ("", 0))[0] != boot:
+            self.forget(node)
+            self._boots[node] = boot, now_ns - beat.sent_ns
+        self._told[node] = beat.signs
+        self._sections[node] = beat.sections_s
+        self._count(node)
+
+    def seat(self, seats: Mapping[int, int]) -> None:
+        """Who sits where from now on, by process: others are not counted."""
+        self._seats = seats
+        for node in self._told:
+            self._count(node)
 
     def forget(self, node: str) -> None:
         """The node is gone."""
-        self._signs.pop(node, None)
-        self._seats.pop(node, None)
+        self._drop(self._counted.pop(node, ()))
+        for known in (self._boots, self._told, self._sections):
+            known.pop(node, None)
 
-    def sections(self, nodes: Iterable[str]) -> dict[int, Mapping[str, float]]:
+    def sections(self) -> Sections:
         """By process: seconds spent in each named operation, as last told."""
-        signs = (sign for node in nodes for sign in self._signs.get(node, ()))
-        return {sign.proc: sign.sections_s for sign in signs}
+        return Sections(self._sections.values())
 
-    def readings(self, nodes: Iterable[str], procs: Mapping[int, int]) -> dict[int, Reading]:
-        """By process, those on ``nodes`` that sit where the newest term put them (``procs``: process to seat)."""
+    def readings(self) -> tuple[dict[int, Reading], Mapping[int, int]]:
+        """By process, of those that sit where the newest term put them and were not told to end.
+
+        Moves are told by the clock of the node: the second mapping has what that is behind the coordinator's.
+        """
+        return self._readings.copy(), self._behind_ns
+
+    def _count(self, node: str) -> None:
+        """One beat changes the readings of one node: putting those of thousands of seats together takes long."""
         seats = self._seats
-        return {
-            proc: reading for node in nodes for proc, seat, reading in seats.get(node, ()) if procs.get(proc) == seat
-        }
+        news = {s.proc: s.reading for s in self._told[node] if seats.get(s.proc) == s.seat and not s.asked}
+        self._readings |= news
+        counted, known = tuple(news), self._counted.get(node, ())
+        if counted != known:
+            self._drop(frozenset(known) - news.keys())
+            self._counted[node] = counted
+            self._behind_ns |= dict.fromkeys(counted, self._boots[node][1])
 
-
-def _shifted(reading: Reading, shift_ns: int) -> Reading:
-    moved_ns, *rest = reading  # a third of the time that _replace takes, for thousands of them a second
-    return Reading._make((moved_ns + shift_ns, *rest))
+    def _drop(self, procs: Iterable[int]) -> None:
+        for proc in procs:
+            self._readings.pop(proc, None)
+            self._behind_ns.pop(proc, None)

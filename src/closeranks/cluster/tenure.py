@@ -177,7 +177,7 @@ class Tenure:
             self.problem = str(error)
             self._candidacy = leadership.unanswered(self._candidacy)
             return False
-        self._take(held.value, held.version)
+        self._take(held.value, held.version, ours=record if held.value == value else None)
         self._candidacy = leadership.wrote(self._candidacy, self._seen(), time.monotonic())
         return held.value == value
 
@@ -191,10 +191,12 @@ class Tenure:
         self._take(held.value, held.version)
         self._candidacy = leadership.observed(self._candidacy, self._seen(), time.monotonic())
 
-    def _take(self, value: bytes, version: str) -> None:
+    def _take(self, value: bytes, version: str, ours: Record | None = None) -> None:
+        """``ours``: what the value says, where that is known: it names each of thousands of seats."""
         self.problem = ""
+        if ours is not None or value != self._held.value:
+            self.record = decode(value) if ours is None else ours
         self._held = NOTHING._replace(value=value, version=version)
-        self.record = decode(value)
 
     def _seen(self) -> Seen:
         record = self.record

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -178,15 +179,21 @@ def refill_spares(turn: Turn) -> None:
     wanted = wanted_spares(turn.state)
     total = sum(wanted.values())
     here = Counter(p.node for p in spares(turn.state))
+    openings: list[_Opening] = []
+    exceeded = ""
     for node in sorted((node for node in wanted if here[node] < wanted[node]), key=rank):
         for _ in range(wanted[node] - here[node]):
             ledger, verdict = budgets.charge_spare(turn.state.ledger, total, turn.now_s)
             if isinstance(verdict, budgets.Exceeded):
-                detail = f"no further spare: {verdict.reason}"
-                turn.note(ErrorSeen(detector="spares", seat=None, proc=None, detail=detail))
-                return
+                exceeded = verdict.reason
+                break
             turn.update(ledger=ledger)
-            _start_proc(turn, None, node, None)
+            openings.append(_Opening(None, node, None, None))
+        if exceeded:
+            break
+    _start_procs(turn, openings)
+    if exceeded:
+        turn.note(ErrorSeen(detector="spares", seat=None, proc=None, detail=f"no further spare: {exceeded}"))
 
 
 def fill_seats(turn: Turn, *, use_spares: bool) -> tuple[int, ...]:
@@ -194,25 +201,36 @@ def fill_seats(turn: Turn, *, use_spares: bool) -> tuple[int, ...]:
 
     The seats that were filled.
     """
-    placed = placements(turn.state)
+    state = turn.state
+    placed = placements(state)
+    waiting: dict[str, list[Proc]] = {}
+    for spare in reversed(spares(state) if use_spares else []):
+        waiting.setdefault(spare.node, []).append(spare)
+    incarnations, places = list(state.incarnations), list(state.places)
+    seated: list[Proc] = []
+    openings: list[_Opening] = []
     for seat, node in sorted(placed.items()):
-        moves = node != home(turn.state, seat)
-        free = [p for p in spares(turn.state) if p.node == node] if use_spares else []
-        note_place(turn, seat, node)
-        if free:
-            incarnation = _next_incarnation(turn, seat)
-            turn.put(
+        moves = node != home(state, seat)
+        incarnations[seat] += 1
+        if places:
+            places[seat] = node
+        if waiting.get(node):
+            seated.append(
                 replace(
-                    free[0],
+                    waiting[node].pop(),
                     seat=seat,
-                    incarnation=incarnation,
+                    incarnation=incarnations[seat],
                     since_s=turn.now_s,
-                    term=turn.state.term + 1,
+                    term=state.term + 1,
                     filled_by=Rung.REPLACE_NODE if moves else Rung.SPARE,
                 )
             )
         else:
-            _start_proc(turn, seat, node, Rung.REPLACE_NODE if moves else Rung.FORK)
+            openings.append(_Opening(seat, node, incarnations[seat], Rung.REPLACE_NODE if moves else Rung.FORK))
+    turn.update(incarnations=tuple(incarnations), places=tuple(places))
+    if seated:
+        turn.put(*seated)
+    _start_procs(turn, openings)
     note_shortage(turn, short=bool(empty_seats(turn.state)))
     return tuple(placed)
 
@@ -230,30 +248,39 @@ def note_shortage(turn: Turn, *, short: bool) -> None:
     turn.update(short_since_s=since_s if short else None)
 
 
-def _start_proc(turn: Turn, seat: int | None, node: str, filled_by: Rung | None) -> None:
-    number = turn.state.next_proc
-    incarnation = None if seat is None else _next_incarnation(turn, seat)
-    turn.update(next_proc=number + 1)
-    turn.put(
+class _Opening(NamedTuple):
+    """For which a process is started."""
+
+    seat: int | None  # None: a spare
+    node: str
+    incarnation: int | None
+    filled_by: Rung | None
+
+
+def _start_procs(turn: Turn, openings: Sequence[_Opening]) -> None:
+    """Together: there may be one for each of thousands of seats."""
+    if not openings:
+        return
+    state = turn.state
+    started = [
         Proc(
-            proc=number,
-            node=node,
+            proc=state.next_proc + number,
+            node=one.node,
             stage=Stage.STARTED,
             since_s=turn.now_s,
-            seat=seat,
-            incarnation=incarnation,
-            term=turn.state.term + 1,
-            filled_by=filled_by,
+            seat=one.seat,
+            incarnation=one.incarnation,
+            term=state.term + 1,
+            filled_by=one.filled_by,
         )
-    )
-    turn.decide(StartProc(proc=number, seat=seat, incarnation=incarnation, node=node, finer=turn.state.finer))
-
-
-def _next_incarnation(turn: Turn, seat: int) -> int:
-    numbers = list(turn.state.incarnations)
-    numbers[seat] += 1
-    turn.update(incarnations=tuple(numbers))
-    return numbers[seat]
+        for number, one in enumerate(openings)
+    ]
+    turn.update(next_proc=state.next_proc + len(started))
+    turn.put(*started)
+    for proc in started:
+        turn.decide(
+            StartProc(proc=proc.proc, seat=proc.seat, incarnation=proc.incarnation, node=proc.node, finer=state.finer)
+        )
 
 
 def isolate(turn: Turn, proc: Proc, reason: str, *, capture_stack: bool) -> None:

@@ -8,7 +8,8 @@ one from one whose thread holds the interpreter, and both have to be acted on. `
 phase, also where a deadline is long or there is none.
 
 Who waits in a collective that others have not entered is a victim and never suspected. The culprit is outside of
-the collective, or behind by number. When all wait in the same one, all are asked: whoever does not answer is it;
+the collective, or behind by number: if one that is behind answers, it is what was sent to it that does not arrive, and
+nobody can be named. When all wait in the same one, all are asked: whoever does not answer is it;
 when all answer, nobody can be named. Of a recovery, ``recovering.py`` knows who works and who waits.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -35,6 +37,7 @@ _IN_STEPS = frozenset({Doing.BETWEEN, Doing.FORWARD, Doing.BACKWARD, Doing.APPLY
 _LEARNED = _IN_STEPS | {Doing.SECTION}
 # A process that waits for the supervisor is judged by the controller's deadlines; one that leaves is free.
 _JUDGED = _LEARNED | {Doing.STARTING}
+_SAME_CLOCK: Mapping[int, int] = {}
 _POINT_TO_POINT = frozenset({CODES["send"], CODES["recv"], CODES["recv_anysource"]})  # differ by design
 
 
@@ -99,17 +102,19 @@ class Verdict(StrEnum):
 class _Doubt(StrEnum):
     NONE = "none"
     ALONE = "alone"
-    WITH_ALL = "with all"  # every member waits in the same collective
+    INSIDE = "inside"  # of a collective, with all others, or that others have left
     SETTLED = "settled"  # confirmed
 
 
-class Track(msgspec.Struct, frozen=True, kw_only=True):
-    """One process since its last move."""
+class Thought(msgspec.Struct, frozen=True, kw_only=True):
+    """What is thought of one process until it moves; nothing, of nearly all of them."""
 
-    reading: Reading
     doubt: _Doubt = _Doubt.NONE
     answered: bool = False
     widened_s: float = 0.0  # replaces the learned deadline until the next move, if longer
+
+
+_NOTHING = Thought()
 
 
 class Gaps(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,48 +132,69 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     """The detector's memory."""
 
     bounds: Bounds = Bounds()
-    tracks: Mapping[int, Track] = {}
+    readings: Mapping[int, Reading] = {}  # the newest, by process
+    thoughts: Mapping[int, Thought] = {}
     learned: Mapping[Phase, Gaps] = {}
     recovered_s: recovering.Taken = {}
     told_standstill: bool = False
 
 
-def observe(watch: Watch, readings: Mapping[int, Reading], now_ns: int) -> tuple[Watch, tuple[Finding, ...]]:
-    """Look at all members that live; call it every 50 ms or so.
+class _Look(NamedTuple):
+    """Members of one term, and the time by which they are judged."""
 
+    members: Mapping[int, Reading]
+    now_ns: int
+    behind_ns: Mapping[int, int]
+
+    def silent_s(self, proc: int) -> float:
+        return max(0, self.now_ns - self.members[proc].moved_ns - self.behind_ns.get(proc, 0)) / 1e9
+
+
+def observe(
+    watch: Watch, readings: Mapping[int, Reading], now_ns: int, behind_ns: Mapping[int, int] = _SAME_CLOCK
+) -> tuple[Watch, tuple[Finding, ...]]:
+    """Look at all members that live; call it every 50 ms or so. ``readings`` must not change afterwards.
+
+    ``behind_ns``: by process, what its clock is behind that of ``now_ns``, and always was; 0 if it is not named.
     A process that is not in ``readings`` any more is forgotten. A suspicion is told once for each silence.
     """
-    before_s = watch.recovered_s
-    watch = _follow(watch, readings)
-    learned, changes = _relearn(watch.bounds, watch.learned)
-    watch = replace(watch, learned=learned)
-    findings: list[Finding] = [*changes, *recovering.changes(watch.bounds, before_s, watch.recovered_s)]
-    terms = {r.term for r in readings.values()}
+    learned, moved = _learn(watch, readings)
+    learned, changes = _relearn(watch.bounds, learned)
+    told = watch.told_standstill and not moved
+    thoughts = _kept(watch, readings) if watch.thoughts else {}
+    before_s, taken_s = watch.recovered_s, _learn_recoveries(watch, readings)
+    watch = replace(
+        watch, learned=learned, readings=readings, thoughts=thoughts, recovered_s=taken_s, told_standstill=told
+    )
+    findings: list[Finding] = [*changes, *recovering.changes(watch.bounds, before_s, taken_s)]
+    everybody = _Look(readings, now_ns, behind_ns)
+    still = _still(watch.bounds, everybody)
+    terms = {readings[proc].term for proc in still}
     for term in terms:
-        members = readings if len(terms) == 1 else {proc: r for proc, r in readings.items() if r.term == term}
-        watch, found = _judge(watch, members, now_ns)
+        look = _Look({proc: r for proc, r in readings.items() if r.term == term}, now_ns, behind_ns)
+        watch, found = _judge(watch, look, [proc for proc in still if proc in look.members])
         findings += found
-    watch, found = _judge_recovery(watch, readings, now_ns)
+    watch, found = _judge_recovery(watch, everybody)
     return watch, (*findings, *found)
 
 
 def confirm(watch: Watch, proc: int, *, answered: bool, busy: bool) -> tuple[Watch, Verdict, tuple[Finding, ...]]:
     """What the suspicion of this process came to, given its answer and whether it used processor or disk."""
-    track = watch.tracks.get(proc)
-    if track is None or track.doubt not in (_Doubt.ALONE, _Doubt.WITH_ALL):
+    thought = watch.thoughts.get(proc, _NOTHING)
+    if thought.doubt not in (_Doubt.ALONE, _Doubt.INSIDE):
         return watch, Verdict.MOVED, ()
     if not answered:
-        return _with(watch, proc, replace(track, doubt=_Doubt.SETTLED)), Verdict.STUCK, ()
+        return _with(watch, {proc: replace(thought, doubt=_Doubt.SETTLED)}), Verdict.STUCK, ()
     allowed_s = allowed(watch, proc)
     if busy and allowed_s < watch.bounds.ceiling_s:
         widened_s = min(_WIDER * allowed_s, watch.bounds.ceiling_s)
-        watch = _with(watch, proc, replace(track, doubt=_Doubt.NONE, widened_s=widened_s))
+        watch = _with(watch, {proc: replace(thought, doubt=_Doubt.NONE, widened_s=widened_s)})
         reason = f"process {proc} answers and works; until its next move it may be silent for longer"
-        change = DeadlineChanged(phase=_phase_name(_phase(track.reading)), allowed_s=widened_s, reason=reason)
+        change = DeadlineChanged(phase=_phase_name(_phase(watch.readings[proc])), allowed_s=widened_s, reason=reason)
         return watch, Verdict.SLOW, (change,)
-    if track.doubt is _Doubt.WITH_ALL:
-        return _with(watch, proc, replace(track, answered=True)), Verdict.WAITING, ()
-    return _with(watch, proc, replace(track, doubt=_Doubt.SETTLED)), Verdict.BLOCKED, ()
+    if thought.doubt is _Doubt.INSIDE:
+        return _with(watch, {proc: replace(thought, answered=True)}), Verdict.WAITING, ()
+    return _with(watch, {proc: replace(thought, doubt=_Doubt.SETTLED)}), Verdict.BLOCKED, ()
 
 
 def awaits_witnesses(readings: Mapping[int, Reading], dead: int) -> bool:
@@ -206,26 +232,24 @@ class _Deadlines:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._closed: dict[int, int] = {}  # by term: the newest step that a process closed
-        for track in watch.tracks.values():
-            reading = track.reading
+        for reading in watch.readings.values():
             self._closed[reading.term] = max(self._closed.get(reading.term, -1), reading.closed_step)
         self._known: dict[tuple[Phase, int, int], float] = {}
-        self._members = recovering.Members({proc: track.reading for proc, track in watch.tracks.items()})
+        self._members = recovering.Members(watch.readings)
 
     def of(self, proc: int) -> float:
         """Of this process."""
-        track = self._watch.tracks[proc]
-        reading = track.reading
+        reading, widened_s = self._watch.readings[proc], self._watch.thoughts.get(proc, _NOTHING).widened_s
         if reading.doing in recovering.STANDS:
             waited_for, taken_s = self._members.waited_for(proc), self._watch.recovered_s
             own_s = recovering.allowed_s(self._watch.bounds, reading.doing, taken_s, waited_for=waited_for)
-            return max(own_s, track.widened_s)
+            return max(own_s, widened_s)
         alike = (_phase(reading), reading.term, reading.rehearsed_ns)
         allowed_s = self._known.get(alike)
         if allowed_s is None:
             allowed_s = _learned_s(self._watch, reading, self._closed[reading.term]) or _early_s(self._watch, reading)
             self._known[alike] = allowed_s
-        return max(allowed_s, track.widened_s)
+        return max(allowed_s, widened_s)
 
 
 def _early_s(watch: Watch, reading: Reading) -> float:
@@ -262,39 +286,55 @@ def _learned_s(watch: Watch, reading: Reading, closed_step: int) -> float:
 # --- learning ---------------------------------------------------------------------------------------------------
 
 
-def _follow(watch: Watch, readings: Mapping[int, Reading]) -> Watch:
-    tracks: dict[int, Track] = {}
+def _learn(watch: Watch, readings: Mapping[int, Reading]) -> tuple[Mapping[Phase, Gaps], bool]:
+    """What the gaps between moves tell, and whether there was a move at all."""
     gaps_s: dict[Phase, list[float]] = {}  # that are new
-    recovered_s = watch.recovered_s
     wanted = watch.bounds.window_gaps * len(_LEARNED)  # of thousands that move at once no more would be kept
-    moved = len(readings) != len(watch.tracks)
+    moved = len(readings) != len(watch.readings)
     for proc, reading in readings.items():
-        track = watch.tracks.get(proc)
-        if track is not None and track.reading is reading:
-            tracks[proc] = track
+        before = watch.readings.get(proc)
+        if before is reading:
             continue
-        if track is not None and track.reading.moved_ns == reading.moved_ns:
-            # The rest of the page may still change: numbers of collectives are written without a move.
-            tracks[proc] = replace(track, reading=reading)
+        if before is None:
+            moved = True
+        elif before.moved_ns != reading.moved_ns:  # numbers of collectives are written without a move
+            moved = True
+            if wanted <= 0:
+                break
+            if _tells(before, reading):
+                gaps_s.setdefault(_phase(before), []).append((reading.moved_ns - before.moved_ns) / 1e9)
+                wanted -= 1
+            if _missed_section(before, reading):
+                gaps_s.setdefault((Doing.SECTION, reading.ended_hash), []).append(reading.ended_ns / 1e9)
+                wanted -= 1
+    return _with_gaps(watch, gaps_s), moved
+
+
+def _learn_recoveries(watch: Watch, readings: Mapping[int, Reading]) -> recovering.Taken:
+    """How long own work in a recovery took those that have gone on from it."""
+    taken_s = watch.recovered_s
+    for proc, before in watch.readings.items():
+        if before.doing not in recovering.WORKS:
             continue
-        moved = True
-        tracks[proc] = Track(reading=reading)
-        if track is not None and track.reading.doing in recovering.WORKS:
-            recovered_s = recovering.learned(recovered_s, track.reading, reading)
-        if wanted and track is not None and _tells(track.reading, reading):
-            wanted -= 1
-            gap_s = (reading.moved_ns - track.reading.moved_ns) / 1e9
-            gaps_s.setdefault(_phase(track.reading), []).append(gap_s)
-        if wanted and track is not None and _missed_section(track.reading, reading):
-            wanted -= 1
-            gaps_s.setdefault((Doing.SECTION, reading.ended_hash), []).append(reading.ended_ns / 1e9)
-    return replace(
-        watch,
-        tracks=tracks,
-        learned=_with_gaps(watch, gaps_s),
-        recovered_s=recovered_s,
-        told_standstill=watch.told_standstill and not moved,
-    )
+        reading = readings.get(proc, before)
+        if reading.moved_ns != before.moved_ns:
+            taken_s = recovering.learned(taken_s, before, reading)
+    return taken_s
+
+
+def _missed_section(before: Reading, after: Reading) -> bool:
+    """Whether a whole section lay between two looks; of several, the last one tells."""
+    ended = after.sections_ended > before.sections_ended and before.doing is not Doing.SECTION
+    return ended and after.term == before.term
+
+
+def _kept(watch: Watch, readings: Mapping[int, Reading]) -> dict[int, Thought]:
+    """What is still thought of those that have not moved."""
+    return {
+        proc: thought
+        for proc, thought in watch.thoughts.items()
+        if proc in readings and readings[proc].moved_ns == watch.readings[proc].moved_ns
+    }
 
 
 def _with_gaps(watch: Watch, news_s: Mapping[Phase, list[float]]) -> Mapping[Phase, Gaps]:
@@ -310,12 +350,6 @@ def _tells(before: Reading, after: Reading) -> bool:
     """Whether the silence between the two belongs to the phase of the first: no recovery came between."""
     settled = before.doing is Doing.SECTION or before.closed_step >= _SETTLED_STEP
     return before.doing in _LEARNED and settled and after.doing in _JUDGED and after.term == before.term
-
-
-def _missed_section(before: Reading, after: Reading) -> bool:
-    """Whether a whole section lay between two looks; of several, the last one tells."""
-    ended = after.sections_ended > before.sections_ended and before.doing is not Doing.SECTION
-    return ended and after.term == before.term
 
 
 def _relearn(bounds: Bounds, learned: Mapping[Phase, Gaps]) -> tuple[Mapping[Phase, Gaps], list[DeadlineChanged]]:
@@ -349,56 +383,80 @@ def _phase_name(phase: Phase) -> str:
 # --- judging ----------------------------------------------------------------------------------------------------
 
 
-def _judge(watch: Watch, members: Mapping[int, Reading], now_ns: int) -> tuple[Watch, list[Finding]]:
+def _judge(watch: Watch, look: _Look, still: Sequence[int]) -> tuple[Watch, list[Finding]]:
     """Members of one term: the overdue ones are culprits, victims, or all in the same collective."""
-    still = _still(watch.bounds, members, now_ns)
-    if not still:
-        return watch, []
     deadlines = _Deadlines(watch)
-    late = {proc for proc in still if _silent_s(members[proc], now_ns) > deadlines.of(proc)}
+    late = {proc for proc in still if look.silent_s(proc) > deadlines.of(proc)}
     if not late:
         return watch, []
+    members = look.members
     outside = {proc for proc, r in members.items() if not _in_collective(r)}
     if outside:
         gone = {proc for proc in outside if members[proc].doing is Doing.LEAVING}
         if gone == outside:
-            return _stand_still(watch, members, now_ns, "others have left their loop", tuple(sorted(gone)))
-        return _suspect(watch, members, now_ns, late & outside, _Doubt.ALONE)
+            return _stand_still(watch, look, "others have left their loop", tuple(sorted(gone)))
+        return _suspect(watch, look, late & outside, _Doubt.ALONE)
     numbers = [r.entered for r in members.values()]
     if min(numbers) < max(numbers):
-        behind = {proc for proc, r in members.items() if r.entered == min(numbers)}
-        return _suspect(watch, members, now_ns, late & behind, _Doubt.ALONE)
+        least = min(numbers)
+        return _judge_behind(watch, look, late & {proc for proc, r in members.items() if r.entered == least})
     if late != set(members):
         return watch, []
-    return _judge_all_in_one(watch, members, now_ns)
+    return _judge_all_in_one(watch, look)
 
 
-def _still(bounds: Bounds, members: Mapping[int, Reading], now_ns: int) -> list[int]:
+def _still(bounds: Bounds, look: _Look) -> list[int]:
     """Who might be overdue: silent for longer than the shortest deadline that there can be."""
     least_s = min(bounds.floor_s, bounds.first_s, bounds.early_floor_s, bounds.unlearned_s, bounds.ceiling_s)
-    since_ns = now_ns - int(least_s * 1e9)
-    return [proc for proc, r in members.items() if r.moved_ns < since_ns and r.doing in _JUDGED]
+    since_ns = look.now_ns - int(least_s * 1e9)
+    behind_ns = look.behind_ns.get
+    return [
+        proc for proc, r in look.members.items() if r.moved_ns + behind_ns(proc, 0) < since_ns and r.doing in _JUDGED
+    ]
 
 
-def _judge_recovery(watch: Watch, members: Mapping[int, Reading], now_ns: int) -> tuple[Watch, list[Finding]]:
+def _judge_behind(watch: Watch, look: _Look, behind: set[int]) -> tuple[Watch, list[Finding]]:
+    """All wait in collectives, these in an earlier one. If others are through with it, they have done their part in it.
+
+    A network that loses packets looks like that, until transport has sent them once more.
+    """
+    if not behind:
+        return watch, []
+    number = look.members[min(behind)].entered
+    if not any(reading.returned >= number for reading in look.members.values()):
+        return _suspect(watch, look, behind, _Doubt.ALONE)
+    if not all(watch.thoughts.get(proc, _NOTHING).answered for proc in behind):
+        return _suspect(watch, look, behind, _Doubt.INSIDE)
+    who = ", ".join(f"p{proc}" for proc in sorted(behind))
+    detail = f"{who} answers and waits in collective {number}, which others have left: what was sent does not arrive"
+    return _stand_still(watch, look, detail, ())
+
+
+def _judge_recovery(watch: Watch, look: _Look) -> tuple[Watch, list[Finding]]:
     """Members of any term, for who stands still has not come to the term in which the others wait for it."""
-    look = recovering.Members(members)
-    since_ns = {proc: at_ns for proc in look.standing if (at_ns := look.since_ns(proc)) is not None}
+    if not any(reading.doing in recovering.STANDS for reading in look.members.values()):
+        return watch, []
+    behind_ns = look.behind_ns.get
+    # In one clock, since it is asked who was the last.
+    alike = {p: r._replace(moved_ns=r.moved_ns + behind_ns(p, 0)) for p, r in look.members.items()}
+    members = recovering.Members(alike)
+    since_ns = {proc: at_ns for proc in members.standing if (at_ns := members.since_ns(proc)) is not None}
     if not since_ns:
         return watch, []
     deadlines = _Deadlines(watch)
-    late = {proc for proc, at_ns in since_ns.items() if (now_ns - at_ns) / 1e9 > deadlines.of(proc)}
-    return _suspect(watch, members, now_ns, late, _Doubt.ALONE)
+    late = {proc for proc, at_ns in since_ns.items() if (look.now_ns - at_ns) / 1e9 > deadlines.of(proc)}
+    return _suspect(watch, look, late, _Doubt.ALONE)
 
 
-def _judge_all_in_one(watch: Watch, members: Mapping[int, Reading], now_ns: int) -> tuple[Watch, list[Finding]]:
+def _judge_all_in_one(watch: Watch, look: _Look) -> tuple[Watch, list[Finding]]:
+    members = look.members
     if isinstance(found := _compare(members), Mismatch):
-        return _stand_still(watch, members, now_ns, found.detail, found.suspects)
+        return _stand_still(watch, look, found.detail, found.suspects)
     number = next(iter(members.values())).entered
-    if all(watch.tracks[proc].answered for proc in members):
+    if all(watch.thoughts.get(proc, _NOTHING).answered for proc in members):
         detail = f"all {len(members)} processes answer and wait in the same collective, number {number}"
-        return _stand_still(watch, members, now_ns, detail, ())
-    return _suspect(watch, members, now_ns, set(members), _Doubt.WITH_ALL)
+        return _stand_still(watch, look, detail, ())
+    return _suspect(watch, look, set(members), _Doubt.INSIDE)
 
 
 def _compare(members: Mapping[int, Reading]) -> Agreement | Mismatch:
@@ -414,29 +472,24 @@ def _compare(members: Mapping[int, Reading]) -> Agreement | Mismatch:
     return Mismatch(detail=f"collective {number} differs ({what})", suspects=named)
 
 
-def _suspect(
-    watch: Watch, members: Mapping[int, Reading], now_ns: int, procs: set[int], doubt: _Doubt
-) -> tuple[Watch, list[Finding]]:
+def _suspect(watch: Watch, look: _Look, procs: set[int], doubt: _Doubt) -> tuple[Watch, list[Finding]]:
     found: list[Finding] = []
-    doubted: dict[int, Track] = {}
+    doubted: dict[int, Thought] = {}
     deadlines = _Deadlines(watch)
     for proc in sorted(procs):
-        track = watch.tracks[proc]
+        thought = watch.thoughts.get(proc, _NOTHING)
         # Who was asked among all and turns out to be the one that others wait for is asked again.
-        if track.doubt is _Doubt.NONE or (track.doubt is _Doubt.WITH_ALL and doubt is _Doubt.ALONE):
-            silent_s = _silent_s(members[proc], now_ns)
-            found.append(Suspect(proc=proc, silent_s=silent_s, allowed_s=deadlines.of(proc)))
-            doubted[proc] = replace(track, doubt=doubt, answered=False)
-    return replace(watch, tracks={**watch.tracks, **doubted}), found
+        if thought.doubt is _Doubt.NONE or (thought.doubt is _Doubt.INSIDE and doubt is _Doubt.ALONE):
+            found.append(Suspect(proc=proc, silent_s=look.silent_s(proc), allowed_s=deadlines.of(proc)))
+            doubted[proc] = replace(thought, doubt=doubt, answered=False)
+    return _with(watch, doubted), found
 
 
-def _stand_still(
-    watch: Watch, members: Mapping[int, Reading], now_ns: int, detail: str, suspects: tuple[int, ...]
-) -> tuple[Watch, list[Finding]]:
+def _stand_still(watch: Watch, look: _Look, detail: str, suspects: tuple[int, ...]) -> tuple[Watch, list[Finding]]:
     if watch.told_standstill:
         return watch, []
-    waiting = [proc for proc in members if proc not in suspects] or list(members)
-    silent_s = max(_silent_s(members[proc], now_ns) for proc in waiting)
+    waiting = [proc for proc in look.members if proc not in suspects] or list(look.members)
+    silent_s = max(look.silent_s(proc) for proc in waiting)
     deadlines = _Deadlines(watch)
     allowed_s = min(deadlines.of(proc) for proc in waiting)
     finding = Standstill(detail=detail, suspects=suspects, silent_s=silent_s, allowed_s=allowed_s)
@@ -447,9 +500,5 @@ def _in_collective(reading: Reading) -> bool:
     return reading.doing in _JUDGED and reading.entered > reading.returned
 
 
-def _silent_s(reading: Reading, now_ns: int) -> float:
-    return max(0, now_ns - reading.moved_ns) / 1e9
-
-
-def _with(watch: Watch, proc: int, track: Track) -> Watch:
-    return replace(watch, tracks={**watch.tracks, proc: track})
+def _with(watch: Watch, thoughts: Mapping[int, Thought]) -> Watch:
+    return replace(watch, thoughts={**watch.thoughts, **thoughts})

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-_TRIMMED = 0.2  # of each end
+TRIMMED = 0.2  # of each end
 _FEW = 64  # of so many or more, one changes neither the middle nor the spread to speak of
 _NORMAL = 1.4826  # makes the median absolute deviation of normal values their standard deviation
 
@@ -25,7 +25,7 @@ def trimmed_mean(values: Sequence[float]) -> float:
     Source: Tukey and McLaughlin (1963); nearly as precise as the mean for normal values.
     """
     ordered = sorted(values)
-    cut = int(_TRIMMED * len(ordered))
+    cut = int(TRIMMED * len(ordered))
     kept = ordered[cut : len(ordered) - cut]
     return math.fsum(kept) / len(kept)  # what statistics.fmean does, in half of its time
 

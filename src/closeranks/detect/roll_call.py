@@ -21,6 +21,7 @@ from closeranks.signs import Reading
 _AGAIN_NS: Final = 1_000_000_000  # between the looks: a machine that stops for a moment stops one of them
 _LATE_NS: Final = 1_000_000_000  # who looks so late did not run itself, and knows nothing of the others meanwhile
 _LOOKS: Final = 2
+_SAME_CLOCK: Final[Mapping[int, int]] = {}
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,9 +65,12 @@ class Roll(msgspec.Struct, frozen=True, kw_only=True):
     silences: Mapping[int, _Silence] = {}
 
 
-def look(roll: Roll, readings: Mapping[int, Reading], now_ns: int) -> tuple[Roll, tuple[Call, ...]]:
+def look(
+    roll: Roll, readings: Mapping[int, Reading], now_ns: int, behind_ns: Mapping[int, int] = _SAME_CLOCK
+) -> tuple[Roll, tuple[Call, ...]]:
     """Whom to ask now, of all processes that live and have begun to listen; call it every 50 ms or so.
 
+    ``behind_ns``: by process, what its clock is behind that of ``now_ns``, and always was; 0 if it is not named.
     A look that comes late, after a suspension or under a debugger, starts every silence anew.
     """
     if _is_late(roll, now_ns):
@@ -76,14 +80,15 @@ def look(roll: Roll, readings: Mapping[int, Reading], now_ns: int) -> tuple[Roll
     silences: dict[int, _Silence] = {}
     calls: list[Call] = []
     for proc, reading in readings.items():
-        if now_ns - reading.moved_ns < patience_ns:  # nearly all of them, and there may be thousands
+        moved_ns = reading.moved_ns + behind_ns.get(proc, 0)
+        if now_ns - moved_ns < patience_ns:  # nearly all of them, and there may be thousands
             continue
         silence = roll.silences.get(proc)
-        if silence is None or silence.moved_ns != reading.moved_ns:
-            since_ns = max(reading.moved_ns, roll.woke_ns)
+        if silence is None or silence.moved_ns != moved_ns:
+            since_ns = max(moved_ns, roll.woke_ns)
             if now_ns - since_ns < patience_ns:
                 continue
-            silence = _Silence(moved_ns=reading.moved_ns, alive_ns=since_ns)
+            silence = _Silence(moved_ns=moved_ns, alive_ns=since_ns)
         if _is_due(silence, now_ns, patience_ns):
             calls.append(Call(proc=proc))
             silence = replace(silence, asked_ns=now_ns, waits=True)

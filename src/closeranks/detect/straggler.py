@@ -17,17 +17,20 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from closeranks.detect.robust_levels import Others, leave_one_out, spread_around, trimmed_mean
+from closeranks.detect.robust_levels import TRIMMED, Others, leave_one_out, spread_around, trimmed_mean
 
 _TRIMMED_NOISE = 1.06  # standard error of the trimmed mean of normal values, over that of their mean
 _SCALE_OF_DIFFERENCES = 1.4826 / math.sqrt(2)
 _LEAST_S, _LONGEST_S = 1e-9, 1e9  # what is no time of a step was not measured
 _LEAST_PROCESSES = 2
+_SAMPLE = 512  # of thousands of processes, so many tell what is usual, and only who stands out is looked at besides
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,11 +54,19 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     period_s: float = 0.0  # since the step before was closed; 0: unknown
 
 
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step showed, without its length: that is the same for all."""
+
+    shares: Mapping[int, float]  # own times, of their median; none where there is nothing to compare
+    middle_s: float  # that median; 0: nobody showed anything
+    apart_s: float | None  # see Window; None: unknown
+
+
 class Window(msgspec.Struct, frozen=True, kw_only=True):
     """What a closed window came to."""
 
     steps: int
-    own_s: Mapping[int, float]  # a step's own time of each process
+    own_s: Mapping[int, float]  # own time of each process in a step of usual length
     slow: Mapping[int, float]  # how much slower than the others, of those that are slow
     z: Mapping[int, float]  # of the same
     before_s: Mapping[int, Mapping[str, float]]  # spent in each section until it began
@@ -96,7 +107,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     """The detector's memory."""
 
     rule: Rule = Rule()
-    open: tuple[Step, ...] = ()  # steps of the window that is not closed yet
+    open: tuple[Shown, ...] = ()  # steps of the window that is not closed yet
     before_s: Mapping[int, Mapping[str, float]] = {}  # totals at its beginning
     windows: tuple[Window, ...] = ()
     noises: tuple[float, ...] = ()  # of single steps, by window
@@ -107,17 +118,18 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
 
 def observe(watch: Watch, step: Step) -> tuple[Watch, tuple[Finding, ...]]:
     """Take one closed step of all processes."""
-    own_s = {proc: s for proc, s in step.own_s.items() if _LEAST_S <= s <= _LONGEST_S}
-    steps = (*watch.open, replace(step, own_s=own_s))
+    steps = (*watch.open, _shown(step))
     watch = replace(watch, open=steps)
     rule = watch.rule
     if len(steps) < rule.least_steps:
         return watch, ()
-    levels = _levels(steps)
-    noise = statistics.median((*watch.noises[-rule.windows :], _noise(levels)))
-    if _standard_error(noise, len(steps), len(levels)) > rule.noise and len(steps) < rule.most_steps:
+    procs = list(dict.fromkeys(itertools.chain.from_iterable(one.shares for one in steps)))
+    sample = _levels(steps, procs[:: math.ceil(len(procs) / _SAMPLE) or 1])
+    noise = statistics.median((*watch.noises[-rule.windows :], _noise(sample)))
+    if _standard_error(noise, len(steps), len(sample)) > rule.noise and len(steps) < rule.most_steps:
         return watch, ()
-    return _close(watch, levels, noise)
+    more = _levels(steps, (watch.named | _suspicious(steps, rule)) - sample.keys()) if len(procs) > _SAMPLE else {}
+    return _close(watch, _looked_at(sample, more, noise), step.totals_s)
 
 
 def disturbed(watch: Watch) -> Watch:
@@ -131,15 +143,46 @@ def disturbed(watch: Watch) -> Watch:
 # --- one window ---------------------------------------------------------------------------------------------------
 
 
-def _levels(steps: Sequence[Step]) -> dict[int, list[float]]:
-    """Own times by process, each step's as a share of the median of all that showed theirs."""
-    found: dict[int, list[float]] = {}
-    for step in steps:
-        if len(step.own_s) >= _LEAST_PROCESSES:
-            middle_s = statistics.median(step.own_s.values())
-            for proc, own_s in step.own_s.items():
-                found.setdefault(proc, []).append(own_s / middle_s)
+def _shown(step: Step) -> Shown:
+    own_s = {proc: s for proc, s in step.own_s.items() if _LEAST_S <= s <= _LONGEST_S}
+    middle_s = statistics.median(own_s.values()) if own_s else 0.0
+    return Shown(
+        shares={proc: s / middle_s for proc, s in own_s.items()} if len(own_s) >= _LEAST_PROCESSES else {},
+        middle_s=middle_s,
+        apart_s=max(0.0, step.period_s - max(own_s.values())) if own_s and step.period_s > 0 else None,
+    )
+
+
+class _Levels(NamedTuple):
+    """Of the processes that are looked at in a window."""
+
+    means: Mapping[int, float]
+    others: Mapping[int, Others]
+    noise: float
+
+
+def _levels(steps: Sequence[Shown], procs: Iterable[int]) -> dict[int, list[float]]:
+    """The shares of these processes, of those that showed them in most steps."""
+    shares = [step.shares for step in steps]
+    found = {proc: [one[proc] for one in shares if proc in one] for proc in procs}
     return {proc: levels for proc, levels in found.items() if 2 * len(levels) > len(steps)}
+
+
+def _looked_at(sample: Mapping[int, Sequence[float]], more: Mapping[int, Sequence[float]], noise: float) -> _Levels:
+    means = {proc: trimmed_mean(one) for proc, one in sample.items()}
+    others = leave_one_out(means) if len(means) >= _LEAST_PROCESSES else {}
+    usual = next(iter(others.values()), None)
+    if usual is not None:
+        means |= {proc: trimmed_mean(one) for proc, one in more.items()}
+        others |= dict.fromkeys(more, usual)
+    return _Levels(means, others, noise)
+
+
+def _suspicious(steps: Sequence[Shown], rule: Rule) -> set[int]:
+    """Whoever may turn out to be slow: a trimmed mean is not high unless more is than what it leaves out."""
+    high = 1 + rule.slower / 2  # the middle of the levels is 1, but for noise
+    times = Counter(proc for step in steps for proc, share in step.shares.items() if share > high)
+    return {proc for proc, count in times.items() if count > TRIMMED * len(steps)}
 
 
 def _noise(levels: Mapping[int, Sequence[float]]) -> float:
@@ -155,33 +198,36 @@ def _standard_error(noise: float, steps: int, processes: int) -> float:
     return _TRIMMED_NOISE * noise / math.sqrt(steps) * (1 + 1 / (processes - 1))
 
 
-def _close(watch: Watch, levels: Mapping[int, Sequence[float]], noise: float) -> tuple[Watch, tuple[Finding, ...]]:
+def _close(
+    watch: Watch, levels: _Levels, totals_s: Mapping[int, Mapping[str, float]]
+) -> tuple[Watch, tuple[Finding, ...]]:
     steps, rule = watch.open, watch.rule
-    means = {proc: trimmed_mean(one) for proc, one in levels.items()}
-    others = leave_one_out(means) if len(means) >= _LEAST_PROCESSES else {}
+    means, others, noise = levels
     error = _standard_error(noise, len(steps), len(means))
     spreads = [w.spread for w in watch.windows[-rule.windows + 1 :]]
     # The spread of this window alone is that of few values: those before it steady it.
     scale_of = {s: max(statistics.median((*spreads, s)), error) for s in {o.spread for o in others.values()}}
-    scales = {proc: scale_of[o.spread] for proc, o in others.items()}
-    excesses = {proc: means[proc] - o.middle for proc, o in others.items()}
-    z = {proc: excess / scales[proc] if scales[proc] else math.inf for proc, excess in excesses.items()}
-    slower = {proc: excess / others[proc].middle for proc, excess in excesses.items()}
-    slow = {proc: share for proc, share in slower.items() if share > rule.slower and z[proc] > rule.z}
+    slow: dict[int, float] = {}
+    z: dict[int, float] = {}
+    for proc, rest in others.items():
+        excess, scale = means[proc] - rest.middle, scale_of[rest.spread]
+        if excess > rule.slower * rest.middle and excess > rule.z * scale:
+            slow[proc], z[proc] = excess / rest.middle, excess / scale if scale else math.inf
+    length_s = trimmed_mean([one.middle_s for one in steps if one.middle_s > 0] or [0.0])
     window = Window(
         steps=len(steps),
-        own_s={proc: trimmed_mean([s.own_s[proc] for s in steps if proc in s.own_s]) for proc in means},
+        own_s={proc: mean * length_s for proc, mean in means.items()},
         slow=slow,
-        z={proc: z[proc] for proc in slow},
+        z=z,
         before_s=watch.before_s,
-        after_s=steps[-1].totals_s,
+        after_s=totals_s,
         spread=_calmest(others),
         apart_s=_apart_s(steps),
     )
     watch = replace(
         watch,
         open=(),
-        before_s=steps[-1].totals_s,
+        before_s=totals_s,
         windows=(*watch.windows, window)[-rule.windows :],
         noises=(*watch.noises, noise)[-rule.windows :] if noise != math.inf else watch.noises,
     )
@@ -210,8 +256,8 @@ def _per_step(
     }
 
 
-def _apart_s(steps: Sequence[Step]) -> float:
-    gaps_s = [max(0.0, s.period_s - max(s.own_s.values())) for s in steps if s.period_s > 0 and s.own_s]
+def _apart_s(steps: Sequence[Shown]) -> float:
+    gaps_s = [one.apart_s for one in steps if one.apart_s is not None]
     return trimmed_mean(gaps_s) if 2 * len(gaps_s) > len(steps) else 0.0
 
 
@@ -225,6 +271,8 @@ def _name(watch: Watch) -> tuple[Watch, tuple[Finding, ...]]:
         for proc, excess in window.slow.items():
             slower.setdefault(proc, []).append(excess)
     often = {proc for proc, excesses in slower.items() if len(excesses) >= rule.needed}
+    if not (often or watch.named):
+        return watch, ()
     seen = {proc for window in windows for proc in window.own_s}
     eased = {proc for proc in watch.named if proc not in slower and proc in seen}
     named = (watch.named & seen | often) - eased  # who is seen no more is nobody's affair any more

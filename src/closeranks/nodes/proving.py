@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from closeranks.nodes.handshake import NotProved, Proof
 
@@ -45,8 +45,8 @@ class Proving(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102 -- asyncio's
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Those of other loops are transports too, and no subclass of asyncio's.
+        self._transport = transport = cast("asyncio.Transport", transport)
         if self.done.done():  # given up before it began
             transport.abort()
             return

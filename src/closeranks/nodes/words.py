@@ -65,7 +65,6 @@ class SeatSign(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     seat: int
     asked: bool  # it was told to end
     reading: Reading
-    sections_s: dict[str, float] = {}  # spent in each named operation so far
 
 
 class ClosedHere(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -89,6 +88,7 @@ class Beat(_Word, frozen=True, tag=True):
     closed: tuple[ClosedHere, ...] = ()  # since the last beat
     open_step: int = 0  # highest that a seat here has opened or is about to
     quiet_s: float = 0.0  # since a process here printed something: the only sign of scripts without the library
+    sections_s: msgspec.Raw = msgspec.Raw(b"\x80")  # spent in named operations, see cluster/sections.py
 
 
 class Heard(_Word, frozen=True, tag=True):

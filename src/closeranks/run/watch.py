@@ -77,13 +77,7 @@ class Watch:
     def signs(self) -> tuple[SeatSign, ...]:
         """Vitals of the seats of this node, for the coordinator."""
         return tuple(
-            SeatSign(
-                proc=worker.proc,
-                seat=seat,
-                asked=worker.asked,
-                reading=reading,
-                sections_s=worker.page.sections.read(),
-            )
+            SeatSign(proc=worker.proc, seat=seat, asked=worker.asked, reading=reading)
             for seat, worker, reading in self._readings()
         )
 
@@ -142,7 +136,7 @@ class Watch:
         for worker in self._members().values():
             self.gather(worker)
         steps = self._tally.take_closed()
-        totals_s = self._sections() if steps and self.stragglers is not None else {}
+        totals_s = self.sections_s() if steps and self.stragglers is not None else {}
         for closed in steps:
             self._close(closed, totals_s)
         readings = self._readings()
@@ -175,7 +169,8 @@ class Watch:
         living = [worker for worker in self._context.living() if worker.page.begun and not worker.asked]
         return {worker.proc: worker.page.read() for worker in living}
 
-    def _sections(self) -> dict[int, dict[str, float]]:
+    def sections_s(self) -> dict[int, dict[str, float]]:
+        """By process of a seat of this node: seconds spent in each named operation so far."""
         return {worker.proc: worker.page.sections.read() for _, worker, _ in self._readings()}
 
     def _close(self, closed: StepClosed, totals_s: Mapping[int, Mapping[str, float]]) -> None:

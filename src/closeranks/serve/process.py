@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import secrets
 import signal
@@ -13,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from closeranks.garbage import collect_seldom
 from closeranks.journal import JournalError
 from closeranks.serve.access_log import AccessLog
 from closeranks.serve.admin import Admin
@@ -28,7 +28,7 @@ from closeranks.serve.traces import traces
 from closeranks.toml_text import TomlProblem
 
 Say = Callable[[str], None]
-_ALLOCATIONS: Final = 20_000  # more than are freed, between two looks of the garbage collector; 700 by default
+_ALLOCATIONS: Final = 20_000
 
 
 class Own(NamedTuple):
@@ -40,7 +40,7 @@ class Own(NamedTuple):
 
 async def run(file: Path, settings: Settings, *, own: Own | None, drain_s: float, say: Say) -> int:
     """Serve until SIGTERM or SIGINT, then drain; the exit status."""
-    _collect_seldom()
+    collect_seldom(_ALLOCATIONS)
     asked, loop = asyncio.Event(), asyncio.get_running_loop()
     gateway = Gateway(settings)
     if own is not None:
@@ -82,13 +82,6 @@ async def run(file: Path, settings: Settings, *, own: Own | None, drain_s: float
     if admin is not None:
         admin.close()
     return 0
-
-
-def _collect_seldom() -> None:
-    """A request leaves no cycles behind, so the collector finds nothing most of the time: let it look seldom."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_ALLOCATIONS, 20, 20)
 
 
 async def _begin(gateway: Gateway, own: Own | None, say: Say) -> int | None:
