@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+from _overhead_switches import GUARDS, Guarding, Supervision
 from gpt import GPT, Corpus, loss_of
 
 import closeranks as cr
@@ -127,14 +128,12 @@ class Log:
 
 
 def under_closeranks(options: argparse.Namespace, dataset: Any) -> list[dict[str, Any]]:
-    """Steps with the library; ``toggled`` and ``guarded``: with what they switch on in every second block only."""
-    from _overhead_switches import Guarding, Supervision
-
+    """Steps with the library; all other sides: with what they switch on in every second block only."""
     job = cr.join()
     model, optimizer = build(options.width, options.layers)
     batches = cr.Batches(dataset, global_batch=options.batch, seed=0)
     job.protect(model=model, optimizer=optimizer, batches=batches)
-    switched = Guarding(job) if options.side == "guarded" else Supervision()
+    switched = Guarding(job, options.side) if options.side in GUARDS else Supervision()
     toggles, on = options.side != "closeranks", True
     if toggles:
         switched.switch(on=on)
@@ -143,7 +142,9 @@ def under_closeranks(options: argparse.Namespace, dataset: Any) -> list[dict[str
         log = log or Log(options, os.getppid())  # the rehearsal is over
         with step:
             update(model, optimizer, step.batch)
-        if not step.rehearsal and log.step(on=on):
+        if step.rehearsal or job.held.outcome is not None:  # a void attempt is a part of its step
+            continue
+        if log.step(on=on):
             if toggles:
                 on = not on
                 switched.switch(on=on)
@@ -172,7 +173,7 @@ def plain(options: argparse.Namespace, dataset: Any) -> list[dict[str, Any]]:
 def main() -> None:
     """Train on the side that is named."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("side", choices=["toggled", "guarded", "closeranks", "plain"])
+    parser.add_argument("side", choices=["toggled", *GUARDS, "closeranks", "plain"])
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--block", type=int, required=True, help="steps")
