@@ -40,12 +40,16 @@ class Supervision:
             setattr(owner, name, supervised if on else bare)
 
 
-class Guarding:
-    """Watches attempts before they are applied, or does not."""
+GUARDS = {"guarded": (cr.Guard(level="off"), cr.Guard())}  # by side: when it is switched off, and on
 
-    def __init__(self, job: cr.Job) -> None:
+
+class Guarding:
+    """Watches attempts before they are applied in one of two ways."""
+
+    def __init__(self, job: cr.Job, side: str) -> None:
         self._held = job.held
+        self._guards = GUARDS[side]
 
     def switch(self, *, on: bool) -> None:
-        """Watch the steps that follow, or do not."""
-        self._held.guard = cr.Guard() if on else cr.Guard(level="off")
+        """In the second way from the next step on, or in the first."""
+        self._held.guard = self._guards[on]

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+from _overhead_switches import GUARDS, Guarding, Supervision
 from gpt import GPT, Corpus, loss_of
 
 import closeranks as cr
@@ -28,7 +29,8 @@ import closeranks as cr
 CONTEXT = 32
 WIDTH = 16  # of the smallest model: 289 parameters
 STEPS_MAX = 1_000_000
-SETTLED = 6  # a block counts from its sixth part on: the interpreter has to get used to what was switched
+STEPS_LEAST = 8  # in a block
+SETTLED = 4  # a block counts from its fourth part on: the interpreter has to get used to what was switched
 WARM_UP_BLOCKS = 2
 
 
@@ -88,7 +90,8 @@ class Log:
 
     def __init__(self, options: argparse.Namespace, supervisor: int | None) -> None:
         self.blocks: list[dict[str, Any]] = []
-        self._steps = options.block
+        self._steps = STEPS_LEAST
+        self._block_s = options.block_s
         self._until_s = time.monotonic() + options.seconds
         # The clock of another process, as clock_getcpuclockid(3) makes it.
         self._beside = None if supervisor is None else (~supervisor << 3) | 2
@@ -113,28 +116,30 @@ class Log:
         first = self._steps // SETTLED
         beside_s = (self._beside_s() - self._block_beside_s) / self._steps
         self.blocks.append({"on": on, "s": self._s[first:], "cpu_s": self._cpu_s[first:], "beside_s": beside_s})
-        self._s, self._cpu_s = [], []
         return True
 
     def enough(self) -> bool:
-        """Whether all ranks find together that the time is over."""
-        over = torch.tensor([float(time.monotonic() >= self._until_s)])
-        distributed.all_reduce(over)
-        return bool(over.item())
+        """Whether the time is over; all ranks come to the same, and to the same length of the next block."""
+        found = torch.tensor([float(time.monotonic() >= self._until_s), sum(self._s) / self._steps])
+        distributed.all_reduce(found)
+        over, pace_s = found.tolist()
+        pace_s /= distributed.get_world_size()
+        if len(self.blocks) % 2 == 0:  # neighbours are of one length
+            self._steps = max(STEPS_LEAST, round(self._block_s / pace_s))
+        self._s, self._cpu_s = [], []
+        return over > 0
 
     def _beside_s(self) -> float:
         return 0.0 if self._beside is None else time.clock_gettime(self._beside)
 
 
 def under_closeranks(options: argparse.Namespace, dataset: Any) -> list[dict[str, Any]]:
-    """Steps with the library; ``toggled`` and ``guarded``: with what they switch on in every second block only."""
-    from _overhead_switches import Guarding, Supervision
-
+    """Steps with the library; all other sides: with what they switch on in every second block only."""
     job = cr.join()
     model, optimizer = build(options.width, options.layers)
     batches = cr.Batches(dataset, global_batch=options.batch, seed=0)
     job.protect(model=model, optimizer=optimizer, batches=batches)
-    switched = Guarding(job) if options.side == "guarded" else Supervision()
+    switched = Guarding(job, options.side) if options.side in GUARDS else Supervision()
     toggles, on = options.side != "closeranks", True
     if toggles:
         switched.switch(on=on)
@@ -143,7 +148,9 @@ def under_closeranks(options: argparse.Namespace, dataset: Any) -> list[dict[str
         log = log or Log(options, os.getppid())  # the rehearsal is over
         with step:
             update(model, optimizer, step.batch)
-        if not step.rehearsal and log.step(on=on):
+        if step.rehearsal or job.held.outcome is not None:  # a void attempt is a part of its step
+            continue
+        if log.step(on=on):
             if toggles:
                 on = not on
                 switched.switch(on=on)
@@ -172,10 +179,10 @@ def plain(options: argparse.Namespace, dataset: Any) -> list[dict[str, Any]]:
 def main() -> None:
     """Train on the side that is named."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("side", choices=["toggled", "guarded", "closeranks", "plain"])
+    parser.add_argument("side", choices=["toggled", *GUARDS, "closeranks", "plain"])
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--block", type=int, required=True, help="steps")
+    parser.add_argument("--block-s", type=float, required=True, help="seconds that a block of steps takes, about")
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--layers", type=int, default=0)
     parser.add_argument("--batch", type=int, default=8)

@@ -57,6 +57,7 @@ class Journal:
         self._run = run
         self._node = node
         self._next_seq = next_seq
+        self._size_bytes = os.fstat(fd).st_size
         self._torn_at: int | None = None  # offset of a partial line that could not be taken back yet
 
     @classmethod
@@ -120,7 +121,6 @@ class Journal:
         try:
             if self._torn_at is not None:
                 self._take_back(self._torn_at)
-            start = os.fstat(self._fd).st_size
         except OSError as error:
             raise JournalError(f"{self.path}: a torn line cannot be taken back: {error.strerror}") from error
         rest = memoryview(line)
@@ -128,8 +128,9 @@ class Journal:
             while rest:  # a short write is completed: on a full disk the second write gives the reason
                 rest = rest[os.write(self._fd, rest) :]
         except OSError as error:
-            left = self._left_behind(start, len(line) - len(rest))
+            left = self._left_behind(self._size_bytes, len(line) - len(rest))
             raise JournalError(f"{self.path}: record {self._next_seq} not written: {error.strerror}; {left}") from error
+        self._size_bytes += len(line)
 
     def _left_behind(self, start: int, written_bytes: int) -> str:
         if not written_bytes:

@@ -50,9 +50,27 @@ def test_the_last_line_is_json_and_the_exit_status_says_whether_all_bars_hold(mo
     bench.say("for people")
     assert bench.finish([common.at_most("b", value, 3)]) == status
     printed = capsys.readouterr()
-    expected = {"bench": "some", "bars": [{"name": "b", "value": value, "bar": 3, "holds": status == 0}]}
-    assert json.loads(printed.out) == expected
+    bar = {"name": "b", "value": value, "bar": 3, "holds": status == 0, "resolved": True}
+    assert json.loads(printed.out) == {"bench": "some", "bars": [bar]}
     assert "for people" in printed.err
+
+
+def test_a_bar_is_resolved_only_where_the_bounds_of_the_median_lie_on_one_side_of_it():
+    below = common.surely_at_most("a", [9.0, 10.0, 11.0] * 9, 15)
+    above = common.surely_at_most("a", [19.0, 20.0, 21.0] * 9, 15)
+    torn = common.surely_at_most("a", [-400.0, 10.0, 500.0] * 9, 15)
+    assert (below.holds, below.resolved) == (True, True)
+    assert (above.holds, above.resolved) == (False, True)
+    assert (torn.holds, torn.resolved, torn.value) == (False, False, 10.0)
+    assert not common.surely_at_most("a", [], 15).resolved
+
+
+def test_what_could_not_be_resolved_is_no_pass_and_no_failure(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench"])
+    torn = common.surely_at_most("a", [-400.0, 10.0, 500.0] * 9, 15)
+    assert common.Bench("some", "text").finish([torn, common.at_most("b", 1, 3)]) == 3
+    assert "NOT RESOLVED  a: 10 (bar 15)" in capsys.readouterr().out
+    assert common.Bench("some", "text").finish([torn, common.at_most("b", 9, 3)]) == 1
 
 
 def test_a_bench_without_bars_proves_nothing(monkeypatch):

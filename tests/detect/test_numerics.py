@@ -2,6 +2,8 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from closeranks.detect.corruption import Evidence
 from closeranks.detect.numerics import (
@@ -15,6 +17,7 @@ from closeranks.detect.numerics import (
     follow_scale,
     follow_unapplied,
     in_words,
+    is_outlier,
     remember,
     robust_z,
 )
@@ -49,6 +52,15 @@ def noisy(level, count, seed=0, spread=0.03):
 def test_the_window_judges_nothing_before_it_is_long_enough():
     assert robust_z(1e9, [1.0] * (WINDOW_LEAST - 1)) == 0.0
     assert robust_z(1e9, [1.0] * WINDOW_LEAST) > OUTLIER_Z
+    assert is_outlier(1e9, [1.0] * WINDOW_LEAST)
+    assert not is_outlier(1e9, [1.0] * (WINDOW_LEAST - 1))
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=WINDOW_LEAST, max_size=WINDOW_LEAST + 9), st.floats(1e-6, 1e9))
+def test_the_quick_answer_about_an_outlier_is_that_of_the_robust_deviations(window, value):
+    assert is_outlier(value, window) == (robust_z(value, window) > OUTLIER_Z)
+    near = sorted(window)[len(window) // 2] * 1.8
+    assert is_outlier(near, window) == (robust_z(near, window) > OUTLIER_Z)
 
 
 def test_values_without_a_logarithm_are_not_remembered():

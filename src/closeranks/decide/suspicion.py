@@ -50,7 +50,7 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     skips_max: int = 3  # in any hundred steps; one more ends the run
     elsewhere: bool = False  # let another process repeat what one seat alone finds twice, before it is believed
     roll_back: bool = False  # on the signatures of a curve that call for it; they are told in any case
-    digest_share: float = 0.005  # of the step time, for digests of the state
+    digest_share: float = 0.004  # of the step time, for digests of the state
 
     def __post_init__(self) -> None:
         """Refuse what is no answer.

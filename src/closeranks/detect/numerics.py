@@ -25,6 +25,7 @@ WINDOW_LEAST: Final = 32
 # A curve that is nearly constant would make any change an outlier: 8 units are then a factor of 1.8.
 _MAD_LEAST: Final = 0.05
 _NORMAL: Final = 0.6745  # MAD of a normal distribution with deviation 1
+_NEAR: Final = 0.999 * math.exp(OUTLIER_Z * _MAD_LEAST / _NORMAL)  # so many medians are no outlier, whatever the MAD
 
 _CALM_Z: Final = 4.0
 _PLATEAU_STEPS: Final = 32
@@ -147,6 +148,13 @@ def robust_z(value: float, window: Sequence[float]) -> float:
     return _NORMAL * (math.log(value) - middle) / max(mad, _MAD_LEAST)
 
 
+def is_outlier(value: float, window: Sequence[float]) -> bool:
+    """Whether ``robust_z`` exceeds ``OUTLIER_Z``; quick for what does not, which is nearly everything."""
+    if len(window) >= WINDOW_LEAST and value <= _NEAR * _middle(sorted(window)):
+        return False
+    return robust_z(value, window) > OUTLIER_Z
+
+
 def _middle(ascending: Sequence[float]) -> float:
     return ascending[len(ascending) // 2]
 
@@ -169,7 +177,7 @@ def findings(evidence: Sequence[Evidence], norms: Sequence[float]) -> tuple[Find
         told = f"gradients of seats {list(bad)} are not finite before the reduction"
         found.append(Finding(signature=Signature.NON_FINITE, seats=bad, detail=told))
     largest = largest_norm(evidence)
-    if largest > 0 and robust_z(largest, norms) > OUTLIER_Z:
+    if largest > 0 and is_outlier(largest, norms):
         far = {
             seat: z
             for seat, one in enumerate(evidence)
@@ -229,10 +237,9 @@ def follow(curve: Curve, loss: float) -> tuple[Curve, Signature | None]:
     """Take the loss of a step; the signature that it completes, each told once."""
     if not (math.isfinite(loss) and loss > 0):
         return curve, None
-    z = robust_z(loss, curve.calm)
     if curve.spike_steps:
-        return _in_spike(curve, loss, z)
-    if z > OUTLIER_Z:
+        return _in_spike(curve, loss, robust_z(loss, curve.calm))
+    if is_outlier(loss, curve.calm):
         return replace(curve, spike_steps=1, spike=(loss,)), None
     curve = replace(curve, calm=remember(curve.calm, loss), block=(*curve.block, loss))
     if _is_flat(curve):

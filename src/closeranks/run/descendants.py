@@ -13,9 +13,9 @@ import select
 import signal
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
+_STAT_BYTES = 4096  # the kernel writes a few hundred
 _PAUSE_MS = 20  # between two looks at /proc when nothing reports its end before
 
 
@@ -51,12 +51,16 @@ def parse_stat(text: str) -> Stat:
 
 def read_stat(pid: int) -> Stat | None:
     """The process as it is now, None when it is gone."""
-    return _read_stat(Path(f"/proc/{pid}"))
+    return _read_stat(f"/proc/{pid}")
 
 
-def _read_stat(folder: Path) -> Stat | None:
-    try:
-        return parse_stat((folder / "stat").read_text(encoding="utf-8", errors="replace"))
+def _read_stat(folder: str) -> Stat | None:
+    try:  # a machine may have thousands of these, and they are all read every few seconds: no object for each file
+        fd = os.open(f"{folder}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return parse_stat(os.read(fd, _STAT_BYTES).decode(errors="replace"))
+        finally:
+            os.close(fd)
     except (OSError, ValueError, IndexError):
         return None
 
@@ -64,16 +68,22 @@ def _read_stat(folder: Path) -> Stat | None:
 def states_of_threads(pid: int) -> dict[int, str]:
     """By thread, the letter of the state that it is in; none when the process is gone."""
     try:
-        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        threads = _numbers_in(f"/proc/{pid}/task")
     except OSError:
         return {}
-    return {stat.pid: stat.state for thread in threads if (stat := _read_stat(thread)) is not None}
+    stats = (_read_stat(f"/proc/{pid}/task/{thread}") for thread in threads)
+    return {stat.pid: stat.state for stat in stats if stat is not None}
 
 
 def read_table() -> dict[int, Stat]:
     """All processes of this machine that we can see."""
-    stats = (read_stat(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    stats = (_read_stat(f"/proc/{name}") for name in _numbers_in("/proc"))
     return {stat.pid: stat for stat in stats if stat is not None}
+
+
+def _numbers_in(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if entry.name.isdigit()]
 
 
 def descendants(root: int, table: Mapping[int, Stat]) -> tuple[Stat, ...]:

@@ -19,12 +19,15 @@ from closeranks.signs import Reading
 
 _QUEUE_MAX = 10_000
 _DRAW_S = 0.1
+_DETAIL = Level.DETAIL
 
 Item = str | Record | dict[int, Reading]
 
 
 class Display(Protocol):
     """Draws; used by one thread only."""
+
+    draws: bool  # every record and all vitals, and again as time passes; False: nobody is woken for what is no line
 
     def show(self, items: list[Item]) -> None:
         """Take in what is new, and draw."""
@@ -35,6 +38,8 @@ class Display(Protocol):
 
 class Lines:
     """Every line of output and every record that matters, one after the other."""
+
+    draws = False
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -52,6 +57,8 @@ class Lines:
 
 class Live:
     """The live view of ``observe.live``."""
+
+    draws = True
 
     def __init__(self, stream: TextIO, seats: int, spares: int) -> None:
         from rich.console import Console
@@ -79,6 +86,8 @@ class Live:
 
 class Nothing:
     """For those who want to see nothing but the end."""
+
+    draws = False
 
     def show(self, items: list[Item]) -> None:
         """Drop them."""
@@ -114,11 +123,13 @@ class Screen:
 
     def record(self, record: Record) -> None:
         """Show one record of the journal, if it matters to a person."""
-        self._put(record)
+        if self._display.draws or level_of(record.event) is not _DETAIL:
+            self._put(record)
 
     def vitals(self, readings: Mapping[int, Reading]) -> None:
         """Show what the seats are doing."""
-        self._put(dict(readings))
+        if self._display.draws:
+            self._put(dict(readings))
 
     def close(self, wait_s: float = 2.0) -> None:
         """Show what waits, for at most ``wait_s``; a stuck terminal loses the rest."""
@@ -138,7 +149,7 @@ class Screen:
     def _take(self) -> tuple[list[Item], bool]:
         with self._changed:
             if not self._items and not self._ended:
-                self._changed.wait(_DRAW_S)
+                self._changed.wait(_DRAW_S if self._display.draws else None)
             items = [*self._items]
             self._items.clear()
             if self._dropped:
@@ -160,6 +171,4 @@ class Screen:
 def _line(item: Item) -> str:
     if isinstance(item, str):
         return item
-    if isinstance(item, Record) and level_of(item.event) is not Level.DETAIL:
-        return log_line(item)
-    return ""
+    return log_line(item) if isinstance(item, Record) else ""

@@ -274,6 +274,7 @@ class Job:
         self.keeping = Keeping(environment.arenas, self.protected, self.randomness)
         world.on_poison = lambda term, detail: self.require_control().send(messages.Poisoned(term=term, detail=detail))
         world.on_backward = self._on_backward
+        world.on_gradients = self.held.show
         world.wait_for_seat = self._wait_for_seat
         self.control.start()
         self._arm()
