@@ -16,12 +16,11 @@ from msgspec.structs import replace
 from closeranks import faults
 from closeranks.diagnose.culprit import alike, culprit_of, only_silent
 from closeranks.diagnose.evidence import Evidence, Source, Standing, Unit
+from closeranks.diagnose.passed import DEVICE_LAG_S, SKEW_S, past_and_live
 from closeranks.diagnose.verdict import Rejected, Verdict, unknown
 from closeranks.faults import Fault, Persistence, Scope, fault_named
 
-SKEW_S: Final = 2.0  # clocks of nodes differ, and loggers write late: nearer times do not tell who was first
 UNDATED_LAG_S: Final = 600.0  # the same after words without a time, which may be younger than the line above them
-DEVICE_LAG_S: Final = 60.0  # a kernel writes its line after the process has felt the fault, but not much later
 CONFIDENCE_MIN: Final = 0.4  # below, a name would be wrong more often than it helps
 CONFIDENCE_MAX: Final = 0.99
 _PROOF_LINES: Final = 3
@@ -39,12 +38,13 @@ def judge(evidence: Iterable[Evidence], *, kernel_read: bool = False, ranks: fro
     ``kernel_read``: a kernel log was read, so that its silence means something; ``ranks``: whose logs were read.
     """
     everything = sorted(evidence, key=_in_story)
-    live = [item for item in everything if not _is_past(item, everything) and item.source is not Source.HISTORY]
+    past, now = past_and_live(everything)
+    live = [item for item in now if item.source is not Source.HISTORY]
     excluded = _excluded(live)
     causes = [item for item in live if item.fault and item.standing <= Standing.SYMPTOM and item not in excluded]
     leads = _leads(causes)
     if not leads:
-        return _nothing(everything, live, ranks)
+        return _nothing(past, live, ranks)
     lead = _first(leads)
     pointed = {item.unit.rank for item in live if item.points}
     rivals = [item for item in leads if lead.unit.rank not in pointed and _rivals(lead, item)]
@@ -80,25 +80,6 @@ def judge(evidence: Iterable[Evidence], *, kernel_read: bool = False, ranks: fro
 def _in_story(item: Evidence) -> tuple[float, int, int, str, str]:
     at_s = float("inf") if item.at_s is None else item.at_s
     return at_s, item.order, item.standing, item.rule, str(item.unit)
-
-
-def _is_past(item: Evidence, everything: Sequence[Evidence]) -> bool:
-    """It was handled, or it passed and no process said while it lasted that something was wrong."""
-    if item.went_on or not item.over:
-        return item.went_on
-    return not any(
-        other.source in (Source.LOG, Source.LAUNCHER)
-        and other.standing <= Standing.VICTIM
-        and not other.went_on
-        and _meanwhile(item, other)
-        for other in everything
-    )
-
-
-def _meanwhile(item: Evidence, other: Evidence) -> bool:
-    if item.at_s is None or item.over_s is None or other.at_s is None:
-        return False
-    return item.at_s - SKEW_S <= other.at_s <= item.over_s + DEVICE_LAG_S
 
 
 # --- who is first ---------------------------------------------------------------------------------------------------
@@ -233,9 +214,8 @@ def _not_out_of_memory(lead: Evidence, *, kernel_read: bool) -> tuple[Rejected, 
     return (Rejected(fault=faults.OOM_KILL.name, unit=lead.unit, reason=reason),)
 
 
-def _nothing(everything: Sequence[Evidence], live: Sequence[Evidence], ranks: frozenset[int]) -> Verdict:
+def _nothing(past: Sequence[Evidence], live: Sequence[Evidence], ranks: frozenset[int]) -> Verdict:
     victims = [item for item in live if item.standing is Standing.VICTIM]
-    handled = [item for item in everything if item.fault and _is_past(item, everything)]
     against = [f"{item.unit or item.place} lost a peer and says so: {item.text}" for item in victims[:_PROOF_LINES]]
     rejected = tuple(
         Rejected(
@@ -243,7 +223,8 @@ def _nothing(everything: Sequence[Evidence], live: Sequence[Evidence], ranks: fr
             unit=item.unit,
             reason="the process went on working after it" if item.went_on else "it passed, and no process failed then",
         )
-        for item in handled
+        for item in past
+        if item.fault
     )
     found = unknown(against=tuple(against), rejected=rejected[:_REJECTED_MAX], proof=tuple(victims[:1]))
     return replace(found, culprit=only_silent(live, ranks)) if victims else found

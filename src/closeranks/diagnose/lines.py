@@ -64,6 +64,7 @@ class Gathering:
         self.lexicon = lexicon
         self.cut = Cut()
         self._found: dict[tuple[object, ...], Evidence] = {}
+        self._by_unit: dict[tuple[str, Unit], tuple[object, ...]] = {}
         self._latest: dict[tuple[object, ...], Evidence] = {}
         self._last_s: dict[tuple[object, ...], float] = {}
 
@@ -76,6 +77,7 @@ class Gathering:
                 self.cut.kinds += 1
                 return
             self._found[key] = evidence
+            self._by_unit[evidence.rule, evidence.unit] = key
         else:
             last_s = self._last_s.get(key)
             gap_s = self.lexicon.burst_gap_s(evidence)
@@ -91,10 +93,12 @@ class Gathering:
 
     def _over(self, rule: str, end: Evidence) -> None:
         """What the rule saw of the same peer or unit has passed."""
-        for key, known in self._found.items():
-            same = known.unit == end.unit and known.peer in ("", end.peer) and known.place.file == end.place.file
-            if known.rule == rule and same and not known.over:
-                self._found[key] = replace(known, over=True, over_s=end.at_s)
+        key = self._by_unit.get((rule, end.unit))
+        if key is None:
+            return
+        latest = self._latest[key]
+        if latest.place.file == end.place.file and latest.peer in ("", end.peer):
+            self._found[key] = replace(self._found[key], over=True, over_s=end.at_s)
 
     def knows(self, evidence: Evidence) -> bool:
         """Whether another sighting would only be counted."""

@@ -8,13 +8,8 @@ from importlib import resources
 from closeranks.diagnose import codes, rules
 from closeranks.diagnose.lexicon import Lexicon
 
-RULE_FILES = (
-    "device.toml",
-    "amd.toml",
-    "network.toml",
-    "system.toml",
-    "process.toml",
-)  # of rules equally near, the first
+# Of rules that are equally near to the cause, the first is taken.
+RULE_FILES = ("device.toml", "amd.toml", "network.toml", "system.toml", "services.toml", "process.toml")
 CODE_FILE = "codes.toml"
 
 
