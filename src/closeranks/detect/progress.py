@@ -8,7 +8,8 @@ one from one whose thread holds the interpreter, and both have to be acted on. `
 phase, also where a deadline is long or there is none.
 
 Who waits in a collective that others have not entered is a victim and never suspected. The culprit is outside of
-the collective, or behind by number. When all wait in the same one, all are asked: whoever does not answer is it;
+the collective, or behind by number: if one that is behind answers, it is what was sent to it that does not arrive, and
+nobody can be named. When all wait in the same one, all are asked: whoever does not answer is it;
 when all answer, nobody can be named. Of a recovery, ``recovering.py`` knows who works and who waits.
 """
 
@@ -99,7 +100,7 @@ class Verdict(StrEnum):
 class _Doubt(StrEnum):
     NONE = "none"
     ALONE = "alone"
-    WITH_ALL = "with all"  # every member waits in the same collective
+    INSIDE = "inside"  # of a collective, with all others, or that others have left
     SETTLED = "settled"  # confirmed
 
 
@@ -155,7 +156,7 @@ def observe(watch: Watch, readings: Mapping[int, Reading], now_ns: int) -> tuple
 def confirm(watch: Watch, proc: int, *, answered: bool, busy: bool) -> tuple[Watch, Verdict, tuple[Finding, ...]]:
     """What the suspicion of this process came to, given its answer and whether it used processor or disk."""
     track = watch.tracks.get(proc)
-    if track is None or track.doubt not in (_Doubt.ALONE, _Doubt.WITH_ALL):
+    if track is None or track.doubt not in (_Doubt.ALONE, _Doubt.INSIDE):
         return watch, Verdict.MOVED, ()
     if not answered:
         return _with(watch, proc, replace(track, doubt=_Doubt.SETTLED)), Verdict.STUCK, ()
@@ -166,7 +167,7 @@ def confirm(watch: Watch, proc: int, *, answered: bool, busy: bool) -> tuple[Wat
         reason = f"process {proc} answers and works; until its next move it may be silent for longer"
         change = DeadlineChanged(phase=_phase_name(_phase(track.reading)), allowed_s=widened_s, reason=reason)
         return watch, Verdict.SLOW, (change,)
-    if track.doubt is _Doubt.WITH_ALL:
+    if track.doubt is _Doubt.INSIDE:
         return _with(watch, proc, replace(track, answered=True)), Verdict.WAITING, ()
     return _with(watch, proc, replace(track, doubt=_Doubt.SETTLED)), Verdict.BLOCKED, ()
 
@@ -366,11 +367,26 @@ def _judge(watch: Watch, members: Mapping[int, Reading], now_ns: int) -> tuple[W
         return _suspect(watch, members, now_ns, late & outside, _Doubt.ALONE)
     numbers = [r.entered for r in members.values()]
     if min(numbers) < max(numbers):
-        behind = {proc for proc, r in members.items() if r.entered == min(numbers)}
-        return _suspect(watch, members, now_ns, late & behind, _Doubt.ALONE)
+        return _judge_behind(
+            watch, members, now_ns, late & {p for p, r in members.items() if r.entered == min(numbers)}
+        )
     if late != set(members):
         return watch, []
     return _judge_all_in_one(watch, members, now_ns)
+
+
+def _judge_behind(
+    watch: Watch, members: Mapping[int, Reading], now_ns: int, behind: set[int]
+) -> tuple[Watch, list[Finding]]:
+    """All wait in collectives, and these in one that others have left: a network that loses packets looks like that."""
+    if behind and all(watch.tracks[proc].answered for proc in behind):
+        who = ", ".join(f"p{proc}" for proc in sorted(behind))
+        number = members[min(behind)].entered
+        detail = (
+            f"{who} answers and waits in collective {number}, which others have left: what was sent does not arrive"
+        )
+        return _stand_still(watch, members, now_ns, detail, ())
+    return _suspect(watch, members, now_ns, behind, _Doubt.INSIDE)
 
 
 def _still(bounds: Bounds, members: Mapping[int, Reading], now_ns: int) -> list[int]:
@@ -398,7 +414,7 @@ def _judge_all_in_one(watch: Watch, members: Mapping[int, Reading], now_ns: int)
     if all(watch.tracks[proc].answered for proc in members):
         detail = f"all {len(members)} processes answer and wait in the same collective, number {number}"
         return _stand_still(watch, members, now_ns, detail, ())
-    return _suspect(watch, members, now_ns, set(members), _Doubt.WITH_ALL)
+    return _suspect(watch, members, now_ns, set(members), _Doubt.INSIDE)
 
 
 def _compare(members: Mapping[int, Reading]) -> Agreement | Mismatch:
@@ -423,7 +439,7 @@ def _suspect(
     for proc in sorted(procs):
         track = watch.tracks[proc]
         # Who was asked among all and turns out to be the one that others wait for is asked again.
-        if track.doubt is _Doubt.NONE or (track.doubt is _Doubt.WITH_ALL and doubt is _Doubt.ALONE):
+        if track.doubt is _Doubt.NONE or (track.doubt is _Doubt.INSIDE and doubt is _Doubt.ALONE):
             silent_s = _silent_s(members[proc], now_ns)
             found.append(Suspect(proc=proc, silent_s=silent_s, allowed_s=deadlines.of(proc)))
             doubted[proc] = replace(track, doubt=doubt, answered=False)
