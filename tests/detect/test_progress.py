@@ -402,3 +402,10 @@ def test_one_that_does_not_answer_is_to_blame_wherever_it_is():
     watch, _ = observe(Watch(bounds=Bounds(unlearned_s=2.0)), readings, 0)
     watch, (suspect,) = observe(watch, readings, 5 * 10**9)
     assert confirm(watch, suspect.proc, answered=False, busy=False)[1] is Verdict.STUCK
+
+
+def test_one_that_is_behind_in_a_collective_that_nobody_has_left_is_to_blame():
+    readings = {1: page(moved_s=1, returned=1), 2: page(moved_s=1, entered=2, returned=1)}
+    watch, _ = observe(Watch(bounds=Bounds(unlearned_s=2.0)), readings, 0)
+    watch, (suspect,) = observe(watch, readings, 5 * 10**9)
+    assert confirm(watch, suspect.proc, answered=True, busy=False)[1] is Verdict.BLOCKED

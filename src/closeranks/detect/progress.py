@@ -378,15 +378,20 @@ def _judge(watch: Watch, members: Mapping[int, Reading], now_ns: int) -> tuple[W
 def _judge_behind(
     watch: Watch, members: Mapping[int, Reading], now_ns: int, behind: set[int]
 ) -> tuple[Watch, list[Finding]]:
-    """All wait in collectives, and these in one that others have left: a network that loses packets looks like that."""
-    if behind and all(watch.tracks[proc].answered for proc in behind):
-        who = ", ".join(f"p{proc}" for proc in sorted(behind))
-        number = members[min(behind)].entered
-        detail = (
-            f"{who} answers and waits in collective {number}, which others have left: what was sent does not arrive"
-        )
-        return _stand_still(watch, members, now_ns, detail, ())
-    return _suspect(watch, members, now_ns, behind, _Doubt.INSIDE)
+    """All wait in collectives, these in an earlier one. If others are through with it, they have done their part in it.
+
+    A network that loses packets looks like that, until transport has sent them once more.
+    """
+    if not behind:
+        return watch, []
+    number = members[min(behind)].entered
+    if not any(reading.returned >= number for reading in members.values()):
+        return _suspect(watch, members, now_ns, behind, _Doubt.ALONE)
+    if not all(watch.tracks[proc].answered for proc in behind):
+        return _suspect(watch, members, now_ns, behind, _Doubt.INSIDE)
+    who = ", ".join(f"p{proc}" for proc in sorted(behind))
+    detail = f"{who} answers and waits in collective {number}, which others have left: what was sent does not arrive"
+    return _stand_still(watch, members, now_ns, detail, ())
 
 
 def _still(bounds: Bounds, members: Mapping[int, Reading], now_ns: int) -> list[int]:
