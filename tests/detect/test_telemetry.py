@@ -122,3 +122,19 @@ def test_a_clock_that_is_set_is_told():
 @given(st.lists(st.tuples(st.none() | st.floats(-1e12, 1e12), st.none() | st.integers(0, 2**60)), max_size=40))
 def test_no_sample_breaks_it(values):
     seen(every_10_s(lambda k: ({FREE: values[k][0]}, (device(corrected=values[k][1]),)), len(values)))
+
+
+@pytest.mark.parametrize(
+    ("sent", "again", "told"), [(1000, 250, ["packet loss"]), (1000, 20, []), (20, 20, []), (0, 0, [])]
+)
+def test_a_node_whose_segments_are_lost_is_told_of_once_and_stays_in_use(sent, again, told):
+    counted = {telemetry.SENT: float(sent), telemetry.AGAIN: float(again)}
+    samples = every_10_s(lambda k: ({name: k * value for name, value in counted.items()}, None), 5)
+    _, found = seen(samples)
+    assert unwell(found) == [(sign, False) for sign in told]
+    assert [event.detail for event in found] == ["20% of the segments that it sent were sent again"] * len(told)
+
+
+def test_totals_of_segments_from_before_the_run_count_for_nothing():
+    lost = {telemetry.SENT: 1e6, telemetry.AGAIN: 5e5}
+    assert not seen(every_10_s(lambda _: (lost, None), 5))[1]

@@ -111,6 +111,13 @@ def test_pressure_is_read_from_the_kernels_lines():
     assert host.parse_pressure(["full nonsense"], "full") is None
 
 
+def test_segments_that_were_sent_again_are_read_from_the_kernels_table():
+    lines = ["Ip: Forwarding", "Ip: 1", "Tcp: RtoMin OutSegs RetransSegs", "Tcp: 200 1000 30"]
+    assert host.parse_segments(lines) == (1000, 30)
+    assert host.parse_segments(lines[:3]) is None
+    assert host.parse_segments(["Tcp: OutSegs", "Tcp: 1"]) is None
+
+
 def test_without_an_accelerator_it_is_absent_never_passed(monkeypatch):
     monkeypatch.setattr(nvml, "look", lambda: Absent("no driver"))
     assert isinstance(nvml.check_accelerators(), Absent)

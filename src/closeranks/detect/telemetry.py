@@ -17,6 +17,7 @@ from closeranks.detect.trend import Reaches, mann_kendall, towards
 from closeranks.events import NodeUnwell, NodeWell
 
 STALLED, AVAILABLE, FREE, OFFSET = "memory stalled", "memory available", "disk free", "clock offset"
+SENT, AGAIN = "segments sent", "segments sent again"  # by TCP, so far
 
 _COUNTED = " corrected"
 _LASTING = (
@@ -38,6 +39,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     jump_s: float = 1.0  # of the clock, between two samples
     call_s: float = 2.0  # that a driver may take to answer for one device
     replays: int = 100  # of PCIe packets, between two samples
+    sent_again: float = 0.05  # share of the segments; a network that is well loses one in thousands
+    least_segments: int = 200  # between two samples, for a share that means something
     temperature_c: float = 87.0
     point_s: float = 60.0  # trends look at medians over so long
     points: int = 60  # of which so many are kept
@@ -109,7 +112,7 @@ def _gather(watch: Watch, now_s: float, values: Mapping[str, float | None]) -> W
     """Values become points of trends, each for a minute: medians, and of what a counter grew by, means."""
     bounds, fresh, points = watch.bounds, dict(watch.fresh), dict(watch.points)
     for name, value in values.items():
-        if value is None or name == OFFSET:
+        if value is None or name in (OFFSET, SENT, AGAIN):
             continue
         kept = (*fresh.get(name, ()), (now_s, value))
         if now_s - kept[0][0] >= bounds.point_s:
@@ -155,6 +158,24 @@ def _host_signs(watch: Watch, sample: Sample) -> Iterator[tuple[str, _Sign]]:
     now, before = host.get(OFFSET), None if watch.before is None else watch.before.host.get(OFFSET)
     if now is not None and before is not None and abs(now - before) > bounds.jump_s:
         yield "clock jump", _Sign(detail=f"the clock was set by {now - before:+.1f} s", drain=False)
+    share = _sent_again(watch, sample)
+    if share > bounds.sent_again:
+        yield "packet loss", _Sign(detail=f"{share:.0%} of the segments that it sent were sent again", drain=False)
+
+
+def _sent_again(watch: Watch, sample: Sample) -> float:
+    """The share of TCP segments since the last sample that were sent again; 0 while there are too few.
+
+    A lower bound, since a kernel may or may not count those among all that were sent.
+    """
+    if watch.before is None:
+        return 0.0
+    sent, again = (_grown(watch.before.host.get(name), sample.host.get(name)) for name in (SENT, AGAIN))
+    return again / (sent + again) if sent + again >= watch.bounds.least_segments else 0.0
+
+
+def _grown(before: float | None, now: float | None) -> float:
+    return 0.0 if before is None or now is None else max(0.0, now - before)
 
 
 def _missing(watch: Watch, sample: Sample, values: Mapping[str, float | None]) -> Iterator[tuple[str, _Sign]]:

@@ -11,6 +11,7 @@ from closeranks.probe.memory import available_bytes
 from closeranks.probe.outcome import Absent, Failed, Outcome, Passed, Unknown
 
 _PRESSURE: Final = Path("/proc/pressure")
+_SNMP: Final = Path("/proc/self/net/snmp")  # of this network namespace
 _FULL_SHARE: Final = 0.10  # of the last ten seconds in which no task could go on for want of memory
 _FREE_BYTES_LOW: Final = 2**30
 
@@ -69,12 +70,36 @@ def free_bytes(folder: Path) -> int | None:
     return status.f_bavail * status.f_frsize
 
 
+def parse_segments(lines: list[str]) -> tuple[int, int] | None:
+    """TCP segments sent, and sent again, since the machine began; None where it is not told.
+
+    Source: RFC 4022, tcpOutSegs and tcpRetransSegs, from the lines of /proc/net/snmp.
+    """
+    rows = [line.split() for line in lines if line.startswith("Tcp:")]
+    try:
+        names, values = rows
+        told = dict(zip(names, values, strict=True))
+        return int(told["OutSegs"]), int(told["RetransSegs"])
+    except (KeyError, ValueError):
+        return None
+
+
+def _segments() -> dict[str, float | None]:
+    try:
+        found = parse_segments(_SNMP.read_text(encoding="ascii").splitlines())
+    except OSError:
+        found = None
+    sent, again = found or (None, None)
+    return {"segments sent": sent, "segments sent again": again}
+
+
 def host_sample(folder: Path) -> dict[str, float | None]:
     """One look at the machine, by the names of ``detect/telemetry.py``."""
     return {
         "memory stalled": pressure("memory", "full"),
         "memory available": available_bytes(),
         "disk free": free_bytes(folder),
+        **_segments(),
         # Of no use as a time, but it changes only when somebody sets the clock: both are read within microseconds.
         "clock offset": time.time() - time.monotonic(),
     }
