@@ -34,6 +34,7 @@ from closeranks.events import (
     ProcessJoined,
     ProcessReady,
     SeatStalled,
+    SpotChecks,
     StepHeld,
     StepReplayed,
     StepSkipped,
@@ -235,6 +236,10 @@ class Ears:
                     reason=message.reason,
                 )
             )
+
+    @_hear.register
+    def _(self, message: messages.SpotChecks, _worker: Worker) -> None:
+        self._context.note(SpotChecks(step=message.step, way=message.way, reason=message.reason))
 
     @_hear.register
     def _(self, message: messages.CurveSeen, worker: Worker) -> None:
