@@ -1,8 +1,8 @@
 """What supervision costs a step that nothing happens to.
 
-Four measurements: the vitals that a step writes; steps with supervision switched on and off in alternating blocks
-inside one process group, so that both sides share processes, memory and weather; the same with ``guard="basic"``; and
-whole runs under closeranks and under plain DDP. Two plain runs of one script differ by 0.6 to 1.7 % in the median: the
+Five measurements: the vitals that a step writes; steps with supervision switched on and off in alternating blocks
+inside one process group, so that both sides share processes, memory and weather; the same with ``guard="basic"``, and
+with spot checks of every step on top of it; and whole runs under closeranks and under plain DDP. Two plain runs of one script differ by 0.6 to 1.7 % in the median: the
 ratio informs, the microseconds decide.
 
 What a switch adds is told twice: in time, which a busy machine drowns in its noise, and in what all threads of one seat
@@ -142,6 +142,8 @@ def main() -> int:
     say_added(bench, 'guard="basic", small model,', run_worker("guarded", ("--steps", small, *SMALL)))
     writes_s += vitals_s()  # a neighbour may have had the core's other half all the first time
     say_added(bench, 'guard="basic", 4.8 M parameters,', run_worker("guarded", ("--steps", large, *LARGE)))
+    say_added(bench, "computing every step twice, small model,", run_worker("checked", ("--steps", small, *SMALL)))
+    say_added(bench, "computing every step twice, 4.8 M parameters,", run_worker("checked", ("--steps", large, *LARGE)))
     plain_ratio(bench, rounds=1 if quick else 5, steps=100 if quick else 300)
     writes_s += vitals_s()
     bench.say(f"vitals of a step: {spelled(writes_s, 'us', 1e6)}")
