@@ -1,8 +1,8 @@
 """The training run of bench/overhead.py; seat 0 writes the time of every step to OUT as JSON.
 
 ``toggled`` switches supervision off and on in alternating blocks of steps, inside one process and one process group;
-``guarded`` does so with the guard, under supervision, and ``checked`` with spot checks of all steps. ``s`` is what a step took, ``cpu_s`` what all threads of the
-process computed in it.
+``guarded`` does so with the guard, under supervision, and ``checked`` with spot checks of all steps. ``s`` is what a
+step took, ``cpu_s`` what all threads of the process computed in it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Five measurements: the vitals that a step writes; steps with supervision switched on and off in alternating blocks
 inside one process group, so that both sides share processes, memory and weather; the same with ``guard="basic"``, and
-with spot checks of every step on top of it; and whole runs under closeranks and under plain DDP. Two plain runs of one script differ by 0.6 to 1.7 % in the median: the
-ratio informs, the microseconds decide.
+with spot checks of every step on top of it; and whole runs under closeranks and under plain DDP. Two plain runs of one
+script differ by 0.6 to 1.7 % in the median: the ratio informs, the microseconds decide.
 
 What a switch adds is told twice: in time, which a busy machine drowns in its noise, and in what all threads of one seat
 compute, which waits for nobody. A cost whose bounds hold zero was not seen.

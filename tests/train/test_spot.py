@@ -43,6 +43,12 @@ def test_dropout_running_means_and_micro_batches_are_those_of_the_part_and_no_ch
 
 
 @pytest.mark.process
+def test_one_seat_alone_computes_twice_and_is_not_fooled_by_buckets_that_change_their_layout(tmp_path: Path) -> None:
+    alone = ended(tmp_path / "alone", "seatless", 1, module="spotted")
+    assert (ways(alone), verdicts(alone)) == (["own"], []), alone.logs()
+
+
+@pytest.mark.process
 def test_code_that_asks_for_its_rank_blames_nobody_says_so_once_and_still_finds_what_happens_once(
     tmp_path: Path,
 ) -> None:

@@ -181,13 +181,15 @@ class HeldAttempts:
         """All that this seat can say of the attempt."""
         now_ns = time.monotonic_ns()
         full = self.guard.level is Level.FULL and not self._job.protected.sharded
+        # Where nothing was reduced inside of backward, what is applied has to do. With one seat it is the same, whatever
+        # the buckets are like, which DDP lays out anew after the first steps.
+        applied = not self._norms or (self.spot.checking and self._world.size == 1)
         gradients: list[torch.Tensor] = []
-        if full or not self._norms:
+        if full or applied:
             gradients = [whole(p.grad) for some in optimizer.param_groups for p in some["params"] if p.grad is not None]
-        # Where nothing was reduced inside of backward, what is applied has to do.
-        norms = self._norms or list(torch._foreach_norm(gradients) if gradients else ())
+        norms = list(torch._foreach_norm(gradients) if gradients else ()) if applied else self._norms
         found = torch.stack([norm.double() for norm in norms]).tolist() if norms else [0.0]
-        if self.spot.checking and not self._norms:
+        if self.spot.checking and applied:
             self._sums = [word_sum(gradients)]
         state = self._digest_state(now_ns)
         self._settled_ns = now_ns
