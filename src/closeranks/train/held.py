@@ -181,8 +181,8 @@ class HeldAttempts:
         """All that this seat can say of the attempt."""
         now_ns = time.monotonic_ns()
         full = self.guard.level is Level.FULL and not self._job.protected.sharded
-        # Where nothing was reduced inside of backward, what is applied has to do. With one seat it is the same, whatever
-        # the buckets are like, which DDP lays out anew after the first steps.
+        # Where nothing was reduced inside of backward, what is applied has to do. With one seat it is the same, however
+        # DDP lays out its buckets, which it does anew after the first steps.
         applied = not self._norms or (self.spot.checking and self._world.size == 1)
         gradients: list[torch.Tensor] = []
         if full or applied:
