@@ -114,7 +114,8 @@ class _Computed(NamedTuple):
 def _compare(spot: Spot) -> tuple[Spot, Look]:
     seats, last = len(spot.rounds[0]), len(spot.rounds) - 1
     table = _table(spot.rounds)
-    true = _true(table, by_seat=spot.way is not Way.OWN and not all(map(_all_own, spot.rounds)))
+    by_seat = spot.way is not Way.OWN and not all(map(_all_own, spot.rounds))
+    true, than = _true(table, by_seat=by_seat), "than two seats did" if by_seat else "than the other times"
     wrong = [one for one in table if one.part in true and one.value != true[one.part]]
     erred = tuple(sorted({one.seat for one in wrong}))
     known = len(true) == seats
@@ -123,11 +124,11 @@ def _compare(spot: Spot) -> tuple[Spot, Look]:
         if not erred:
             return replace(spot, way=Way.OWN if spot.way is Way.OWN else Way.SWAPPED), Look()
         if blamed:
-            return spot, _convicted(table, erred, Verdict.TRANSIENT, "and what is found now is in order")
+            return spot, _convicted(table, erred, Verdict.TRANSIENT, f"{than}, and what is found now is in order")
         return _unrepeatable(spot, table, erred)
     often = any(len({one.number for one in wrong if one.seat == seat}) > 1 for seat in erred)
     if known and blamed and (often or last == len(_SHIFTS) - 1):
-        return _persistent(spot, table, erred, f"in {len({one.number for one in wrong})} of {last + 1} rounds")
+        return _persistent(spot, table, erred, f"{than}, in {len({one.number for one in wrong})} of {last + 1} rounds")
     if last < len(_SHIFTS) - 1:
         return spot, Look(again=True, detail=_differences(table))
     return _undecided(spot, table)
@@ -156,7 +157,7 @@ def _undecided(spot: Spot, table: Sequence[_Computed]) -> tuple[Spot, Look]:
     """All rounds are made, and what is true is not known of every part, or too many seats err."""
     fickle = tuple(sorted(_fickle(table)))
     if fickle and 2 * len(fickle) <= len(spot.rounds[0]):
-        return _persistent(spot, table, fickle, "and something else each time")
+        return _persistent(spot, table, fickle, "each time")
     if not fickle and spot.way is Way.SWAPPED:
         told = "each seat repeats what it computed, and they differ: one errs each time, and it is not known which"
         return spot, replace(_nobody(table, told), split=True)
@@ -192,7 +193,7 @@ def _persistent(spot: Spot, table: Sequence[_Computed], seats: tuple[int, ...], 
 
 
 def _convicted(table: Sequence[_Computed], seats: tuple[int, ...], verdict: Verdict, how: str) -> Look:
-    told = f"spot check: seats {list(seats)} computed something else than was found twice, {how}"
+    told = f"spot check: seats {list(seats)} computed something else {how}"
     return Look(judgement=Judgement(verdict=verdict, seats=seats, reason=told), detail=_differences(table))
 
 
