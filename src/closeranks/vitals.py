@@ -7,10 +7,12 @@ processes of a node share. The page outlives its writer: the supervisor holds th
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
 import time
+from collections.abc import Iterator
 from enum import IntEnum
 
 from closeranks import sections
@@ -85,6 +87,7 @@ class Vitals:
         self.term = 0
         self._entered = 0
         self._head = 0
+        self._category = _CATEGORIES[0]  # as a page that nobody has written to says
 
     def lease(self, until_ns: int) -> None:
         """By the supervisor: no update may begin after this, whatever becomes of the supervisor meanwhile."""
@@ -111,6 +114,7 @@ class Vitals:
         words[Field.CLOSED_STEP] = -1
         words[Field.CATEGORY] = _INDEX[category]
         words[Field.CATEGORY_SINCE_NS] = now_ns
+        self._category = category
         words[Field.MOVED_NS] = now_ns
         self.reals[Field.LOSS] = float("nan")
         self.reals[Field.GRAD_NORM] = float("nan")
@@ -126,6 +130,16 @@ class Vitals:
         words[6] = doing
         words[5] = time.monotonic_ns()
 
+    @contextlib.contextmanager
+    def amid(self, doing: int) -> Iterator[None]:
+        """The training thread does this for a while, and then again what it did before."""
+        before = self.words[Field.DOING]
+        self.move(doing)
+        try:
+            yield
+        finally:
+            self.move(before)
+
     def open_step(self, step: int, attempt: int, now_ns: int) -> None:
         """An attempt was opened."""
         _OPENED(self._map, 40, now_ns, _FORWARD, self.term, step, attempt, _NAN)
@@ -137,14 +151,14 @@ class Vitals:
 
     def spend(self, category: Category, at_ns: int | None = None) -> None:
         """From now on (or since ``at_ns``, not before the last switch) seconds go to ``category``."""
-        words, index = self.words, _INDEX[category]
-        before = words[15]
-        if index == before:  # the interval that is open goes on
+        if category is self._category:  # the interval that is open goes on
             return
+        words, before = self.words, _INDEX[self._category]
         now_ns = time.monotonic_ns() if at_ns is None else max(at_ns, words[16])
         words[17 + before] += now_ns - words[16]
-        words[15] = index
+        words[15] = _INDEX[category]
         words[16] = now_ns
+        self._category = category
 
     def close_step(self, step: int, attempt: int, opened_ns: int, loss: float) -> None:
         """Append to the ring of closed steps; the reader must look at least once every RING_STEPS steps."""

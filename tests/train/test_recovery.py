@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from closeranks import messages
+from closeranks.signs import Doing
+from closeranks.vitals import Vitals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,6 +94,24 @@ def regroup(ranks: Ranks) -> None:
     ranks.wait_said(messages.Paused, term=ranks.term)
     ranks.begin_term(ranks.plan(ranks.members, seat=-1))
     ranks.wait_said(messages.Resumed, term=ranks.term)
+
+
+def test_pages_tell_who_waits_for_whom_in_a_recovery(start: Start) -> None:
+    ranks = start("endless", 2)
+    ranks.wait_step(0, 2)
+    pages = [Vitals(proc.vitals_fd) for proc in ranks.members]
+
+    def wait_doing(seat: int, doing: Doing) -> None:
+        ranks.wait_for(lambda: pages[seat].read().doing is doing, f"seat {seat} is {doing.name}")
+
+    for proc in ranks.members:
+        proc.send(messages.Interrupt(term=ranks.term, reason="a test"))
+    ranks.wait_said(messages.Paused, term=ranks.term)
+    wait_doing(0, Doing.WAITING)
+    wait_doing(1, Doing.WAITING)
+    ranks.begin_term(ranks.plan(ranks.members, seat=-1), before_the_last=lambda: wait_doing(0, Doing.MEETING))
+    ranks.wait_said(messages.Resumed, term=ranks.term)
+    assert all(page.read().doing not in (Doing.WAITING, Doing.MEETING) for page in pages)
 
 
 def footprint(pid: int) -> tuple[int, int, int]:

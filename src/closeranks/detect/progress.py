@@ -9,7 +9,7 @@ phase, also where a deadline is long or there is none.
 
 Who waits in a collective that others have not entered is a victim and never suspected. The culprit is outside of
 the collective, or behind by number. When all wait in the same one, all are asked: whoever does not answer is it;
-when all answer, nobody can be named.
+when all answer, nobody can be named. Of a recovery, ``recovering.py`` knows who works and who waits.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
+from closeranks.detect import recovering
 from closeranks.events import DeadlineChanged
 from closeranks.operations import CODES, name_of
 from closeranks.signs import Doing, Reading
@@ -32,7 +33,7 @@ _SETTLED_STEP = 1  # the first two steps of a process build caches and buckets: 
 
 _IN_STEPS = frozenset({Doing.BETWEEN, Doing.FORWARD, Doing.BACKWARD, Doing.APPLYING})
 _LEARNED = _IN_STEPS | {Doing.SECTION}
-# A process that waits for the supervisor is judged by the deadlines of the recovery; one that leaves is free.
+# A process that waits for the supervisor is judged by the controller's deadlines; one that leaves is free.
 _JUDGED = _LEARNED | {Doing.STARTING}
 _POINT_TO_POINT = frozenset({CODES["send"], CODES["recv"], CODES["recv_anysource"]})  # differ by design
 
@@ -128,6 +129,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     bounds: Bounds = Bounds()
     tracks: Mapping[int, Track] = {}
     learned: Mapping[Phase, Gaps] = {}
+    recovered_s: recovering.Taken = {}
     told_standstill: bool = False
 
 
@@ -136,17 +138,18 @@ def observe(watch: Watch, readings: Mapping[int, Reading], now_ns: int) -> tuple
 
     A process that is not in ``readings`` any more is forgotten. A suspicion is told once for each silence.
     """
-    learned, tracks, moved = _follow(watch, readings)
-    learned, changes = _relearn(watch.bounds, learned)
-    told = watch.told_standstill and not moved
-    watch = replace(watch, learned=learned, tracks=tracks, told_standstill=told)
-    findings: list[Finding] = list(changes)
+    before_s = watch.recovered_s
+    watch = _follow(watch, readings)
+    learned, changes = _relearn(watch.bounds, watch.learned)
+    watch = replace(watch, learned=learned)
+    findings: list[Finding] = [*changes, *recovering.changes(watch.bounds, before_s, watch.recovered_s)]
     terms = {r.term for r in readings.values()}
     for term in terms:
         members = readings if len(terms) == 1 else {proc: r for proc, r in readings.items() if r.term == term}
         watch, found = _judge(watch, members, now_ns)
         findings += found
-    return watch, tuple(findings)
+    watch, found = _judge_recovery(watch, readings, now_ns)
+    return watch, (*findings, *found)
 
 
 def confirm(watch: Watch, proc: int, *, answered: bool, busy: bool) -> tuple[Watch, Verdict, tuple[Finding, ...]]:
@@ -207,11 +210,16 @@ class _Deadlines:
             reading = track.reading
             self._closed[reading.term] = max(self._closed.get(reading.term, -1), reading.closed_step)
         self._known: dict[tuple[Phase, int, int], float] = {}
+        self._members = recovering.Members({proc: track.reading for proc, track in watch.tracks.items()})
 
     def of(self, proc: int) -> float:
         """Of this process."""
         track = self._watch.tracks[proc]
         reading = track.reading
+        if reading.doing in recovering.STANDS:
+            waited_for, taken_s = self._members.waited_for(proc), self._watch.recovered_s
+            own_s = recovering.allowed_s(self._watch.bounds, reading.doing, taken_s, waited_for=waited_for)
+            return max(own_s, track.widened_s)
         alike = (_phase(reading), reading.term, reading.rehearsed_ns)
         allowed_s = self._known.get(alike)
         if allowed_s is None:
@@ -254,9 +262,10 @@ def _learned_s(watch: Watch, reading: Reading, closed_step: int) -> float:
 # --- learning ---------------------------------------------------------------------------------------------------
 
 
-def _follow(watch: Watch, readings: Mapping[int, Reading]) -> tuple[Mapping[Phase, Gaps], Mapping[int, Track], bool]:
+def _follow(watch: Watch, readings: Mapping[int, Reading]) -> Watch:
     tracks: dict[int, Track] = {}
     gaps_s: dict[Phase, list[float]] = {}  # that are new
+    recovered_s = watch.recovered_s
     wanted = watch.bounds.window_gaps * len(_LEARNED)  # of thousands that move at once no more would be kept
     moved = len(readings) != len(watch.tracks)
     for proc, reading in readings.items():
@@ -270,11 +279,19 @@ def _follow(watch: Watch, readings: Mapping[int, Reading]) -> tuple[Mapping[Phas
             continue
         moved = True
         tracks[proc] = Track(reading=reading)
+        if track is not None and track.reading.doing in recovering.WORKS:
+            recovered_s = recovering.learned(recovered_s, track.reading, reading)
         if wanted and track is not None and _tells(track.reading, reading):
             wanted -= 1
             gap_s = (reading.moved_ns - track.reading.moved_ns) / 1e9
             gaps_s.setdefault(_phase(track.reading), []).append(gap_s)
-    return _with_gaps(watch, gaps_s), tracks, moved
+    return replace(
+        watch,
+        tracks=tracks,
+        learned=_with_gaps(watch, gaps_s),
+        recovered_s=recovered_s,
+        told_standstill=watch.told_standstill and not moved,
+    )
 
 
 def _with_gaps(watch: Watch, news_s: Mapping[Phase, list[float]]) -> Mapping[Phase, Gaps]:
@@ -352,6 +369,17 @@ def _still(bounds: Bounds, members: Mapping[int, Reading], now_ns: int) -> list[
     least_s = min(bounds.floor_s, bounds.first_s, bounds.early_floor_s, bounds.unlearned_s, bounds.ceiling_s)
     since_ns = now_ns - int(least_s * 1e9)
     return [proc for proc, r in members.items() if r.moved_ns < since_ns and r.doing in _JUDGED]
+
+
+def _judge_recovery(watch: Watch, members: Mapping[int, Reading], now_ns: int) -> tuple[Watch, list[Finding]]:
+    """Members of any term, for who stands still has not come to the term in which the others wait for it."""
+    look = recovering.Members(members)
+    since_ns = {proc: at_ns for proc in look.standing if (at_ns := look.since_ns(proc)) is not None}
+    if not since_ns:
+        return watch, []
+    deadlines = _Deadlines(watch)
+    late = {proc for proc, at_ns in since_ns.items() if (now_ns - at_ns) / 1e9 > deadlines.of(proc)}
+    return _suspect(watch, members, now_ns, late, _Doubt.ALONE)
 
 
 def _judge_all_in_one(watch: Watch, members: Mapping[int, Reading], now_ns: int) -> tuple[Watch, list[Finding]]:

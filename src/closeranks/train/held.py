@@ -40,6 +40,7 @@ _MEMORY_MAX_BYTES: Final = 2**24
 _SAMPLES_MAX: Final = 4096
 _COMPARED: Final = 2  # rounds of a spot check when they are compared first
 _NO_LOSS: Final = word_of(math.nan)
+_OFF: Final = Level.OFF  # members of an enumeration are slow to look up
 
 
 class HeldAttempts:
@@ -78,22 +79,29 @@ class HeldAttempts:
         """An attempt begins; returns the seat whose part of the step is to be computed."""
         self.outcome = None
         self._attempt = attempt
-        supervised = self._job.control is not None and not self._world.private
-        self._watching = supervised and not rehearsal and self.guard.level is not Level.OFF
+        asked = self.guard.level is not _OFF and not rehearsal
+        self._watching = asked and self._job.control is not None and not self._world.private
+        share = self.guard.recompute_share
+        # A rehearsal shows spot checks whether gradients are reduced where they can be seen.
+        self._world.on_gradients = self.show if self._watching or (share and rehearsal) else None
         self._norms.clear()
         self._sums.clear()
         self._partial.clear()
         self._exchange.open()
         self._to_tell = None
+        if share or self.spot.checking:
+            self._open_check(step, share if self._watching else 0.0)
+        return self.spot.part if self.spot.part >= 0 else self._world.seat or 0
+
+    def _open_check(self, step: int, share: float) -> None:
         if self._term != self._world.term:
             # A newcomer does not know yet how far a check is, and what to compute in it has to be clear to all.
             self._term, self._memory = self._world.term, replace(self._memory, spot=begun(self._memory.spot))
-        self.spot.open(self._memory.spot, step, self.guard.recompute_share if self._watching else 0.0)
-        return self.spot.part if self.spot.part >= 0 else self._world.seat or 0
+        self.spot.open(self._memory.spot, step, share)
 
     def take(self, batch: Any) -> None:
         """This seat trains on ``batch`` in the attempt that was opened."""
-        tensors = list(tensors_in(batch)) if self._watching else []
+        tensors = list(tensors_in(batch)) if self._watching else None
         self._batch = word_sum(tensors) if tensors else 0
 
     def show(self, gradients: torch.Tensor, partial: torch.Tensor | None = None) -> None:
