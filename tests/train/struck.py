@@ -87,18 +87,18 @@ def activation_once(job: cr.Job, model: nn.Module, _: torch.optim.Optimizer) -> 
 
 
 def stuck_bit(job: cr.Job, model: nn.Module, _: torch.optim.Optimizer) -> None:
-    """A low bit of one gradient is one whenever the first process of seat 0 computes it."""
+    """A low bit of one gradient is one whenever the first process of seat 2 computes it."""
 
     def strike(gradient: torch.Tensor) -> None:
         gradient.view(-1).view(torch.int32)[:8] |= 1 << 2
 
-    if os.environ["CLOSERANKS_PROC"] == "1":
+    if os.environ["CLOSERANKS_PROC"] == "3":
         in_gradient(model, strike)
 
 
 def dies_once(job: cr.Job, _model: nn.Module, _: torch.optim.Optimizer) -> None:
     """In the first attempt at its step, in which it computes what is another seat's."""
-    if job.rank == 2 and once("death"):
+    if job.rank == 0 and once("death"):
         os._exit(3)
 
 
