@@ -101,9 +101,9 @@ def test_of_two_seats_nothing_wrong_is_applied_and_no_innocent_one_is_named() ->
                 assert evidence == attempt(3, 2, true)
 
 
-def test_of_two_seats_that_insist_nobody_is_named_and_the_group_goes_back() -> None:
+def test_of_two_seats_that_insist_nobody_is_named_and_the_policy_decides() -> None:
     memory, ruling = ruled(2, wrong_in(1, (1, 1, 1, 1)), way=Way.SWAPPED)
-    assert (ruling.next, ruling.cause, ruling.seats) == (Next.AWAIT, Cause.SPLIT, ())
+    assert (ruling.next, ruling.cause, ruling.seats) == (Next.AWAIT, Cause.REPLAY, ())
     assert "it is not known which" in ruling.reason
     assert memory.spot.way is Way.SWAPPED
 

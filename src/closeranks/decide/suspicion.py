@@ -113,7 +113,7 @@ class Cause(StrEnum):
     """What the supervisor is to act upon."""
 
     NOTHING = ""
-    REPLAY = "replay"  # the seats were convicted by a replay
+    REPLAY = "replay"  # the seats were convicted by a replay; without seats: one of them errs, nobody knows which
     OUTVOTED = "outvoted"  # the state of the seats is not that of the majority
     SPLIT = "split"  # state differs, and there is no majority
     NUMERICS = "numerics"  # the mathematics or the data
@@ -179,8 +179,8 @@ def _spot_check(memory: Memory, step: int, evidence: tuple[Evidence, ...]) -> tu
     if judged is None:
         return memory, Ruling(next=Next.APPLY)
     ruling = Ruling(next=Next.APPLY, findings=found, judgement=judged, reason=judged.reason)
-    if seen.split:
-        return memory, replace(ruling, next=Next.AWAIT, cause=Cause.SPLIT)
+    if seen.split:  # nothing wrong was applied: the members try again, and then new processes do
+        return memory, replace(ruling, next=Next.AWAIT, cause=Cause.REPLAY)
     if judged.verdict is Verdict.UNREPEATABLE or len(evidence) == 1:
         return memory, ruling
     ruling = replace(ruling, cause=Cause.REPLAY, seats=judged.seats)
