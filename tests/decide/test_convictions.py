@@ -52,6 +52,13 @@ def test_a_reduction_that_differs_again_is_met_by_new_connections():
     assert [one.rung for one in world.events(Decided)] == [Rung.REGROUP]
 
 
+def test_seats_of_which_one_errs_and_nobody_knows_which_meet_again_and_nobody_is_named():
+    world = world_of(3, at_step={10: members_say(Cause.REPLAY)})
+    assert world.run().story()[-1] == "end: completed, code 0"
+    assert [one.rung for one in world.events(Decided)] == [Rung.REGROUP]
+    assert [(one.fault, one.culprits) for one in world.events(Diagnosed)] == [("wrong result", ())]
+
+
 @pytest.mark.parametrize("cause", [Cause.SPLIT, Cause.NUMERICS])
 def test_state_that_nobody_can_vouch_for_is_given_up(cause):
     world = world_of(3, at_step={10: members_say(cause, roll_back=True)})
