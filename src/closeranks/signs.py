@@ -51,3 +51,6 @@ class Reading(NamedTuple):
     loss: float
     grad_norm: float
     rehearsed_ns: int = 0  # duration of the last rehearsal step; 0: there was none
+    sections_ended: int = 0  # so far; of the last one:
+    ended_hash: int = 0
+    ended_ns: int = 0  # how long it took

@@ -50,6 +50,9 @@ class Field(IntEnum):
     GROUP_HASH = 26  # which process group the last collective belongs to
     REHEARSED_NS = 27  # duration of the last rehearsal step
     LEASED_NS = 28  # the process may act until then; 0: for ever. The one word that the supervisor writes
+    ENDED_HASH = 29  # of the section that ended last
+    ENDED_NS = 30  # how long it took
+    SECTIONS_ENDED = 31  # so far
     RING = 32
     SECTIONS = 1568
 
@@ -140,6 +143,19 @@ class Vitals:
         finally:
             self.move(before)
 
+    @contextlib.contextmanager
+    def section(self, label: int) -> Iterator[None]:
+        """A labelled section. The reader may look too seldom to see it, so its length stays there to be read."""
+        words, began_ns = self.words, time.monotonic_ns()
+        words[Field.SECTION_HASH] = label
+        try:
+            with self.amid(Doing.SECTION):
+                yield
+                words[Field.ENDED_HASH], words[Field.ENDED_NS] = label, time.monotonic_ns() - began_ns
+                words[Field.SECTIONS_ENDED] += 1
+        finally:
+            words[Field.SECTION_HASH] = 0
+
     def open_step(self, step: int, attempt: int, now_ns: int) -> None:
         """An attempt was opened."""
         _OPENED(self._map, 40, now_ns, _FORWARD, self.term, step, attempt, _NAN)
@@ -199,6 +215,9 @@ class Vitals:
             loss=self.reals[Field.LOSS],
             grad_norm=self.reals[Field.GRAD_NORM],
             rehearsed_ns=w[Field.REHEARSED_NS],
+            sections_ended=w[Field.SECTIONS_ENDED],
+            ended_hash=w[Field.ENDED_HASH],
+            ended_ns=w[Field.ENDED_NS],
         )
 
     def steps_since(self, head: int) -> tuple[int, list[StepMark]]:

@@ -285,6 +285,9 @@ def _follow(watch: Watch, readings: Mapping[int, Reading]) -> Watch:
             wanted -= 1
             gap_s = (reading.moved_ns - track.reading.moved_ns) / 1e9
             gaps_s.setdefault(_phase(track.reading), []).append(gap_s)
+        if wanted and track is not None and _missed_section(track.reading, reading):
+            wanted -= 1
+            gaps_s.setdefault((Doing.SECTION, reading.ended_hash), []).append(reading.ended_ns / 1e9)
     return replace(
         watch,
         tracks=tracks,
@@ -307,6 +310,12 @@ def _tells(before: Reading, after: Reading) -> bool:
     """Whether the silence between the two belongs to the phase of the first: no recovery came between."""
     settled = before.doing is Doing.SECTION or before.closed_step >= _SETTLED_STEP
     return before.doing in _LEARNED and settled and after.doing in _JUDGED and after.term == before.term
+
+
+def _missed_section(before: Reading, after: Reading) -> bool:
+    """Whether a whole section lay between two looks; of several, the last one tells."""
+    ended = after.sections_ended > before.sections_ended and before.doing is not Doing.SECTION
+    return ended and after.term == before.term
 
 
 def _relearn(bounds: Bounds, learned: Mapping[Phase, Gaps]) -> tuple[Mapping[Phase, Gaps], list[DeadlineChanged]]:

@@ -252,21 +252,16 @@ class Job:
 
         If a member is lost meanwhile, the section ends early on the others and training goes on with the next step.
         """
-        words, doing = self.world.vitals.words, self.world.vitals.words[Field.DOING]
         label = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
-        words[Field.SECTION_HASH] = label or 1
-        self.world.vitals.move(Doing.SECTION)
         if name.startswith(("save", "snapshot", "checkpoint")):
             self.world.vitals.spend(Category.SNAPSHOT)
         try:
-            with self.world.own.apart():
+            with self.world.vitals.section(label or 1), self.world.own.apart():
                 yield
         except PeerLost:
             if self.world.poison is None:
                 raise
         finally:
-            words[Field.SECTION_HASH] = 0
-            self.world.vitals.move(doing)
             if self._looping:
                 self.world.vitals.spend(Category.USEFUL)
 

@@ -393,6 +393,7 @@ class Loop:
                     intact=self._intact,
                     settled=True,
                     digest=job.protected.digest() if self._intact else "",
+                    abandoned=world.abandoned,
                 )
             )
         world.vitals.move(Doing.WAITING)

@@ -76,6 +76,7 @@ class World:
         self.setup: Recorder | Replayer | None = None
         self.vitals = vitals
         self.store: Any = None
+        self.abandoned = 0  # insides that stay until this process ends, see Inner.abandon
         self.opened_ns = 0
         self.applied_ns = 0  # when the update began
         self.own = OwnTime(vitals)
@@ -294,7 +295,7 @@ class World:
     def _give_up(self) -> None:
         """What nothing wakes counts as complete: its connections are gone, it cannot write into a tensor any more."""
         for flight in list(self._flights.values()):
-            flight.inner.abandon()
+            self.abandoned += flight.inner.abandon()
             self.land(flight)
 
 
