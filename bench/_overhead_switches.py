@@ -40,7 +40,10 @@ class Supervision:
             setattr(owner, name, supervised if on else bare)
 
 
-GUARDS = {"guarded": (cr.Guard(level="off"), cr.Guard())}  # by side: when it is switched off, and on
+GUARDS = {  # by side: when it is switched off, and on
+    "guarded": (cr.Guard(level="off"), cr.Guard()),
+    "checked": (cr.Guard(), cr.Guard(recompute_share=1.0)),
+}
 
 
 class Guarding:

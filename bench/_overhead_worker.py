@@ -1,8 +1,9 @@
 """The training run of bench/overhead.py; seat 0 writes what its steps took to OUT, as JSON, by block of steps.
 
 ``toggled`` switches supervision off and on in alternating blocks of steps, inside one process and one process group;
-``guarded`` does so with the guard, under supervision. A block holds, for each of its steps, what it took (``s``) and
-what all threads of the process computed in it (``cpu_s``), and for all of them together what the supervisor computed.
+``guarded`` does so with the guard, under supervision, and ``checked`` with spot checks of all steps. A block holds, for
+each of its steps, what it took (``s``) and what all threads of the process computed in it (``cpu_s``), and for all of
+them together what the supervisor computed.
 """
 
 from __future__ import annotations

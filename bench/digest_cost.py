@@ -1,6 +1,6 @@
 """What it costs to look at a step before it is applied, and to digest the state now and then.
 
-Norms and digests are measured in one process on tensors like those of a model with Adam; the exchange of twelve words
+Norms and digests are measured in one process on tensors like those of a model with Adam; the exchange of thirteen words
 between the seats in processes that meet over gloo. The default interval of digests follows from their measured time.
 """
 
@@ -44,10 +44,10 @@ def rounds_s(work: Callable[[], Any], rounds: int) -> list[float]:
 
 
 def exchange(rank: int, port: int, results: Any) -> None:
-    """Twelve words from every seat to every seat, as before each update."""
+    """Thirteen words from every seat to every seat, as before each update."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=SEATS)
-    mine, every = torch.zeros(12, dtype=torch.int64), torch.zeros(12 * SEATS, dtype=torch.int64)
+    mine, every = torch.zeros(13, dtype=torch.int64), torch.zeros(13 * SEATS, dtype=torch.int64)
     groups = [rounds_s(lambda: dist.all_gather_into_tensor(every, mine), EXCHANGES) for _ in range(GROUPS)]
     if rank == 0:
         results.put(groups)
@@ -74,7 +74,7 @@ def main() -> int:
     # A neighbour that takes the processor now and then does not reach the lower quartiles.
     lower_s = [statistics.quantiles(some)[0] for some in groups]
     words_s = statistics.median(one_s for some in groups for one_s in some)
-    bench.say(f"exchange of twelve words between {SEATS} seats: {words_s * 1e6:.0f} us")
+    bench.say(f"exchange of thirteen words between {SEATS} seats: {words_s * 1e6:.0f} us")
     bench.say(f"  lower quartiles of {GROUPS} groups: {spelled(lower_s, 'us', 1e6)}")
     worst = 0.0
     bench.say(f"at a step of {STEP_S * 1e3:g} ms, one thread:")

@@ -1,8 +1,9 @@
 """What supervision costs a step that nothing happens to.
 
 Steps with supervision switched off and on in alternating blocks inside one process group, so that both sides share
-processes, memory and weather; the same with ``guard="basic"``; the vitals that a step writes; and whole runs under
-closeranks and under plain DDP, which inform only: two plain runs of one script differ by more than what is asked.
+processes, memory and weather; the same with ``guard="basic"``, and with spot checks of all steps; the vitals that a
+step writes; and whole runs under closeranks and under plain DDP, which inform only: two plain runs of one script differ
+by more than what is asked.
 
 The steps are those of a model of 289 parameters: what is added stands out. What is judged is the difference of the
 lower quartiles of neighbouring blocks, which a neighbour that takes the processor now and then does not reach; beside
@@ -181,6 +182,7 @@ def main() -> int:
     say_added(bench, 'guard="basic"', run_worker("guarded", 40 * share, SHORT), READINGS)
     if not quick:
         say_added(bench, 'guard="basic", 4.8 M parameters,', run_worker("guarded", 40, LARGE), READINGS)
+        say_added(bench, "computing every step twice", run_worker("checked", 40, LARGE), READINGS)
         plain_ratio(bench, rounds=5, seconds=8)
     writes_s += vitals_s()
     bench.say(f"vitals of a step: {spelled(writes_s, 'us', 1e6)}")

@@ -345,6 +345,7 @@ class SeatEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     norm: float | None  # of its gradients; None: not finite
     fingerprint: str  # of its gradients
     loss: float | None = None
+    part: int | None = None  # the seat whose part of the step this is, in a spot check; None: its own
 
 
 class StepHeld(Event, frozen=True, tag=True):
@@ -372,6 +373,14 @@ class StepSkipped(Event, frozen=True, tag=True):
     """The step was closed on all seats without its update."""
 
     step: int
+    reason: str
+
+
+class SpotChecks(Event, frozen=True, tag=True):
+    """How the steps that are checked are computed twice from now on."""
+
+    step: int  # the first of them
+    way: str  # "swapped": also by other seats; "own": by the same seat; "off": not at all
     reason: str
 
 
@@ -725,6 +734,7 @@ AnyEvent = (
     | StepHeld
     | StepReplayed
     | StepSkipped
+    | SpotChecks
     | CurveSeen
     | IncidentOpened
     | IncidentWidened

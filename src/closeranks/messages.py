@@ -210,6 +210,14 @@ class Ruled(_Message, frozen=True, tag=True):
     record: bool  # this seat's word goes to the journal, as the lowest one that is not convicted
 
 
+class SpotChecks(_Message, frozen=True, tag=True):
+    """How the steps that are checked are computed twice from now on."""
+
+    step: int
+    way: str
+    reason: str
+
+
 class CurveSeen(_Message, frozen=True, tag=True):
     """The training curve shows a signature."""
 
@@ -252,6 +260,7 @@ WorkerMessage = (
     | Timer
     | Held
     | Ruled
+    | SpotChecks
     | CurveSeen
     | Injected
 )

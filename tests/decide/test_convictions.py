@@ -52,8 +52,32 @@ def test_a_reduction_that_differs_again_is_met_by_new_connections():
     assert [one.rung for one in world.events(Decided)] == [Rung.REGROUP]
 
 
+def test_seats_of_which_one_errs_and_nobody_knows_which_meet_again_and_nobody_is_named():
+    world = world_of(3, at_step={10: members_say(Cause.REPLAY)})
+    assert world.run().story()[-1] == "end: completed, code 0"
+    assert [one.rung for one in world.events(Decided)] == [Rung.REGROUP]
+    assert [(one.fault, one.culprits) for one in world.events(Diagnosed)] == [("wrong result", ())]
+
+
 @pytest.mark.parametrize("cause", [Cause.SPLIT, Cause.NUMERICS])
 def test_state_that_nobody_can_vouch_for_is_given_up(cause):
     world = world_of(3, at_step={10: members_say(cause, roll_back=True)})
     world.run()
     assert world.events(Decided)[0].rung in (Rung.COLD_RESTART, Rung.ROLL_BACK)
+
+
+def test_seats_that_go_on_to_contradict_each_other_get_new_processes():
+    world = world_of(2)
+
+    def insist(step):
+        sims = [world.occupant(seat) for seat in range(2)]
+        if step >= 10 and {sim.number for sim in sims} == {1, 2}:
+            for sim in sims:
+                told = {"stop": False, "roll_back": False, "reason": "one of them errs each time"}
+                world.feed(StepRuled(proc=sim.number, term=sim.term, step=step, cause=Cause.REPLAY, seats=(), **told))
+
+    world.step_hook = insist
+    assert world.run().story()[-1] == "end: completed, code 0"
+    *before, last = [one.rung for one in world.events(Decided)]
+    assert before and set(before) == {Rung.REGROUP}
+    assert last in (Rung.COLD_RESTART, Rung.ROLL_BACK)

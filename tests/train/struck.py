@@ -22,7 +22,7 @@ from small_training import LOOK_S, RUN, Numbers, once, two_layers
 SAMPLES, WIDTH = 600, 32
 BAD_SAMPLES_STEP = 5
 FIRST_PROCESSES = 3
-WAIT_AFTER = {"two": 8, "full": 8}
+WAIT_AFTER = {"two": 8, "full": 8, "spot": 4}
 REPLACED = RUN / "replaced"  # written by the first process that came later, when it trains with the others
 
 
@@ -72,16 +72,48 @@ def stubborn(job: cr.Job, model: nn.Module, _: torch.optim.Optimizer) -> None:
         in_gradient(model, lambda gradient: gradient.view(-1).__setitem__(3, float("inf")))
 
 
+def activation_once(job: cr.Job, model: nn.Module, _: torch.optim.Optimizer) -> None:
+    """One bit of the mantissa of one activation: finite, within its band, and the same on all replicas in the end."""
+    if job.rank != 1 or not once("activation"):
+        return
+
+    def strike(_module: nn.Module, _inputs: object, output: torch.Tensor) -> torch.Tensor:
+        handle.remove()
+        changed = output.clone()
+        flip(changed, 20, 5)
+        return changed
+
+    handle = next(iter(model.children())).register_forward_hook(strike)
+
+
+def stuck_bit(job: cr.Job, model: nn.Module, _: torch.optim.Optimizer) -> None:
+    """A low bit of one gradient is one whenever the first process of seat 2 computes it."""
+
+    def strike(gradient: torch.Tensor) -> None:
+        gradient.view(-1).view(torch.int32)[:8] |= 1 << 2
+
+    if os.environ["CLOSERANKS_PROC"] == "3":
+        in_gradient(model, strike)
+
+
+def dies_once(job: cr.Job, _model: nn.Module, _: torch.optim.Optimizer) -> None:
+    """In the first attempt at its step, in which it computes what is another seat's."""
+    if job.rank == 0 and once("death"):
+        os._exit(3)
+
+
 # By the step before whose forward pass, or after whose backward pass, they strike.
 BEFORE = {
     "two": {6: nan_once, 9: weight_once},
     "full": {9: moment_once},
     "stubborn": {6: stubborn},
+    "spot": {2: activation_once, 5: stuck_bit, 8: dies_once},
 }
 AFTER = {"full": {6: reduced_once}}
 GUARDS = {
     "full": cr.Guard(level="full", digest_share=1.0),
     "stubborn": cr.Guard(elsewhere=True, digest_share=1.0),
+    "spot": cr.Guard(recompute_share=1.0, digest_share=1.0),
 }
 
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 
-def ended(folder: Path, function: str, seats: int, **environment: str) -> Ranks:
+def ended(folder: Path, function: str, seats: int, *, module: str = "guarded", **environment: str) -> Ranks:
     """Ranks that ran the script to its end; nobody answers what they tell."""
     folder.mkdir()
-    ranks = Ranks(f"guarded:{function}", seats, folder, **environment)
+    ranks = Ranks(f"{module}:{function}", seats, folder, **environment)
     try:
         ranks.run_set_up()
         ranks.finish()

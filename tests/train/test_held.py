@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from closeranks.events import Decided, Diagnosed, ErrorSeen, Rung, StepHeld, StepReplayed, StepSkipped
+from closeranks.events import (
+    Decided,
+    Diagnosed,
+    ErrorSeen,
+    Rung,
+    SpotChecks,
+    StepClosed,
+    StepHeld,
+    StepReplayed,
+    StepSkipped,
+)
 from tests.situations.trial import Trial
 
 if TYPE_CHECKING:
@@ -89,3 +99,23 @@ def test_a_seat_that_errs_each_time_is_tried_in_another_process_and_convicted(ra
     ]
     assert [(one.fault, one.culprits) for one in ended.events(Diagnosed)] == [("wrong result", (1,))]
     assert digests(ended) == digests(ran("nothing"))
+
+
+def test_a_bit_that_flips_before_the_sum_is_found_by_computing_twice_and_a_stuck_one_by_another_seat(ran: Ran) -> None:
+    """A seat dies amid a check as well. None of it is left in the end."""
+    ended = ran("spot")
+    assert [one.way for one in ended.events(SpotChecks)] == ["swapped"]
+    replayed = [(one.step, one.verdict, one.seats, one.then) for one in ended.events(StepReplayed)]
+    assert replayed == [(2, "transient", (1,), "apply"), (5, "persistent", (2,), "await the supervisor")]
+    held = ended.events(StepHeld)
+    assert {one.step for one in held} == {2, 5}
+    assert all(finding.startswith("spot check: the part of seat") for one in held for finding in one.findings)
+    # All that was computed of the parts is kept, by whom and whose it was.
+    shown = [(one.seat, one.part) for one in held[0].evidence]
+    assert shown == [(0, 1), (1, 2), (2, 0), (0, None), (1, None), (2, None)]
+    named = [(one.fault, one.culprits) for one in ended.events(Diagnosed)]
+    assert named[:2] == [("wrong result", (1,)), ("wrong result", (2,))] and named[2][1] == (0,)
+    undisturbed = ran("nothing")
+    assert digests(ended) == digests(undisturbed)
+    losses = [{one.step: one.losses for one in run.events(StepClosed)} for run in (ended, undisturbed)]
+    assert losses[0] == losses[1], "no loss of another seat's batch is taken for a seat's own"

@@ -13,6 +13,7 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
+from closeranks.decide import spot_check
 from closeranks.detect.corruption import Evidence, Judgement, Verdict, judge, vote
 from closeranks.detect.numerics import (
     RESPONSES,
@@ -51,9 +52,10 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     elsewhere: bool = False  # let another process repeat what one seat alone finds twice, before it is believed
     roll_back: bool = False  # on the signatures of a curve that call for it; they are told in any case
     digest_share: float = 0.004  # of the step time, for digests of the state
+    recompute_share: float = 0.0  # of the steps, that are computed twice and compared: see ``spot_check``
 
     def __post_init__(self) -> None:
-        """Refuse what is no answer.
+        """Refuse what is no answer, and no share.
 
         Raises:
             ValueError: names the field.
@@ -63,6 +65,8 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if getattr(self, field) not in answers:
                 told = ", ".join(repr(one.value) for one in answers)
                 raise ValueError(f"Guard({field}={getattr(self, field)!r}): expected one of {told}")
+        if not 0 <= self.recompute_share <= 1:
+            raise ValueError(f"Guard(recompute_share={self.recompute_share!r}): expected a share from 0 to 1")
 
 
 OFF = Guard(level=Level.OFF)
@@ -93,6 +97,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     held_step: int = -1
     rounds: tuple[tuple[Evidence, ...], ...] = ()  # attempts at the held step so far, evidence by seat
     skipped: tuple[int, ...] = ()  # steps, newest last
+    spot: spot_check.Spot = spot_check.Spot()
 
 
 class Next(StrEnum):
@@ -108,7 +113,7 @@ class Cause(StrEnum):
     """What the supervisor is to act upon."""
 
     NOTHING = ""
-    REPLAY = "replay"  # the seats were convicted by a replay
+    REPLAY = "replay"  # the seats were convicted by a replay; without seats: one of them errs, nobody knows which
     OUTVOTED = "outvoted"  # the state of the seats is not that of the majority
     SPLIT = "split"  # state differs, and there is no majority
     NUMERICS = "numerics"  # the mathematics or the data
@@ -133,17 +138,55 @@ def rule(memory: Memory, step: int, evidence: tuple[Evidence, ...], guard: Guard
     memory, distrust = _compare_state(memory, evidence)
     if distrust is not None:
         return memory, distrust
+    checked: Judgement | None = None
+    if spot_check.round_of(memory.spot, step, guard.recompute_share) is not None or _are_swapped(evidence):
+        memory, ruling = _spot_check(memory, step, evidence)
+        if ruling.next is not Next.APPLY or ruling.seats:
+            return memory, ruling
+        checked = ruling.judgement
     found = _found(memory, evidence)
     rounds = memory.rounds if memory.held_step == step else ()
     if not rounds:
         if not found:
-            return _applied(memory, evidence), Ruling(next=Next.APPLY)
+            told = "" if checked is None else checked.reason
+            return _applied(memory, evidence), Ruling(next=Next.APPLY, judgement=checked, reason=told)
         reason = "; ".join(one.detail for one in found)
         held = replace(memory, held_step=step, rounds=(evidence,))
         return held, Ruling(next=Next.REPLAY, findings=found, reason=reason)
     before = _found(memory, rounds[-1])
     judged = judge(rounds[-1], evidence, _seats(before), _seats(found))
     return _after_replay(replace(memory, rounds=(*rounds, evidence)), found or before, judged, guard)
+
+
+def _are_swapped(evidence: Sequence[Evidence]) -> bool:
+    """Whether a seat computed another one's part: such an attempt is never applied, whatever else is known of it."""
+    return any(one.part >= 0 for one in evidence)
+
+
+def _spot_check(memory: Memory, step: int, evidence: tuple[Evidence, ...]) -> tuple[Memory, Ruling]:
+    """Take a round of a spot check. To apply it means that the check is over: whatever else there is may be asked."""
+    if memory.spot.way is spot_check.Way.OFF:  # a newcomer does not know that yet
+        return memory, Ruling(next=Next.REPLAY)
+    spot, seen = spot_check.look(memory.spot, step, evidence)
+    memory = replace(memory, spot=spot)
+    odd = () if _are_swapped(evidence) else _found(memory, evidence)
+    found: tuple[Finding, ...] = ()
+    if seen.detail:
+        found = (Finding(signature=Signature.SPOT_CHECK, seats=(), detail=seen.detail), *odd)
+    if seen.again:
+        return memory, Ruling(next=Next.REPLAY, findings=found, reason=seen.detail)
+    judged = seen.judgement
+    if judged is None:
+        return memory, Ruling(next=Next.APPLY)
+    ruling = Ruling(next=Next.APPLY, findings=found, judgement=judged, reason=judged.reason)
+    if seen.split:  # nothing wrong was applied: the members try again, and then new processes do
+        return memory, replace(ruling, next=Next.AWAIT, cause=Cause.REPLAY)
+    if judged.verdict is Verdict.UNREPEATABLE or len(evidence) == 1:
+        return memory, ruling
+    ruling = replace(ruling, cause=Cause.REPLAY, seats=judged.seats)
+    if judged.verdict is Verdict.TRANSIENT and not odd:
+        return _applied(memory, evidence), ruling
+    return memory, replace(ruling, next=Next.AWAIT)
 
 
 def _found(memory: Memory, evidence: Sequence[Evidence]) -> tuple[Finding, ...]:

@@ -134,7 +134,7 @@ def _count_failures(turn: Turn, trouble: Trouble, lost: tuple[Proc, ...], *, att
     # However many of them were on a node that was lost, it was one attempt.
     for rung in dict.fromkeys(failed) if trouble.node else failed:
         _count(turn, rung, weight)
-    if attempt and not lost and trouble.seen in (Seen.POISON, Seen.DEADLINE, Seen.STANDSTILL):
+    if attempt and not lost and trouble.seen in (Seen.POISON, Seen.DEADLINE, Seen.STANDSTILL, Seen.REPLAY):
         _count(turn, Rung.REGROUP, 1)
 
 

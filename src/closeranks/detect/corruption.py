@@ -53,6 +53,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     state: int = 0  # digest of parameters and optimizer state before the update; 0: not taken
     loss: float | None = None  # None: not reported
     batch: int = 0  # digest of the data that it trained on; 0: not taken
+    part: int = -1  # the seat whose batch and random numbers these were, in a spot check; -1: its own
 
 
 class Verdict(StrEnum):

@@ -45,6 +45,7 @@ class Signature(StrEnum):
     OUTLIER = "outlier"  # a seat's own gradient norm
     MISMATCH = "reduction mismatch"  # gradients that were reduced over all seats differ by seat
     SAME_DATA = "same data"  # two seats train on the same batch, or one on that of the step before
+    SPOT_CHECK = "spot check"  # what was computed twice came out differently
     SPIKE_RECOVERED = "spike and recovery"
     SPIKE_PLATEAU = "spike and plateau"
     SLOW_DIVERGENCE = "slow divergence"
@@ -93,6 +94,9 @@ RESPONSES: Final[Mapping[Signature, Response]] = MappingProxyType(
         Signature.SAME_DATA: Response(
             action=Action.REPLAY,
             reason="a loader that errs gives another batch when it is asked again; data may repeat",
+        ),
+        Signature.SPOT_CHECK: Response(
+            action=Action.REPLAY, reason="a device that errs differs from others that compute the same, or from itself"
         ),
         Signature.SPIKE_RECOVERED: Response(action=Action.GO_ON, reason="training absorbed it"),
         Signature.SPIKE_PLATEAU: Response(

@@ -52,6 +52,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     percent: int = 0  # of the packets that are lost, where some are
     moments: Mapping[Phase, Moment] = {}  # where they are not the phase's own
     options: tuple[str, ...] = ()  # of closeranks run
+    asks: tuple[str, ...] = ()  # of the small job, beyond what it does in all rows
     steps: int = 0  # that the run has to make; 0: as many as all others
     calm_steps: int = 0  # before the strike, beyond those of all others: a detector learns from them what is usual
 

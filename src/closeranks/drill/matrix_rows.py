@@ -121,6 +121,8 @@ _LOSSES_AMID: Final = replace(_LOSSES, faults=(), said=(), maskable=True, rto_s=
 _NOTHING: Final = Expected(detect_s=0.0, culprit=False)
 
 _LOOKS: Final = ("--look-every", "1s")
+# What is struck before the sum leaves finite numbers that all replicas share: only computing twice finds it.
+_TWICE: Final = ("--recompute-share", "1")
 _VALUES: Final = {Phase.START_UP: _NO_STATE}
 
 
@@ -213,6 +215,7 @@ _CORRUPTION: Final = (
         _only(_NO_STEP, {Phase.COLLECTIVE: _WRONG, Phase.OPTIMIZER: _WRONG}),
         moments={Phase.COLLECTIVE: Moment.BACKWARD},
         bits=1,
+        asks=_TWICE,
     ),
     _row(
         "stuck-gradient",
@@ -222,6 +225,7 @@ _CORRUPTION: Final = (
         moments={Phase.COLLECTIVE: Moment.BACKWARD},
         lasting=Lasting.STUCK,
         bits=1,
+        asks=_TWICE,
     ),
     _row(
         "flip-activation",
@@ -230,6 +234,7 @@ _CORRUPTION: Final = (
         _only(_NO_STEP, {Phase.FORWARD: _WRONG}),
         lasting=Lasting.INTERMITTENT,
         bits=1,
+        asks=_TWICE,
     ),
     _row("flip-optimizer", Kind.FLIP_OPTIMIZER, "optimizer state", _everywhere(_WRONG, _VALUES), bits=1),
     _row("duplicate-batch", Kind.DUPLICATE_BATCH, "data", _only(_ONLY_LOADER, {Phase.FORWARD: _DATA})),

@@ -70,7 +70,7 @@ class MatrixRuns:
         return struck, _as_one(nodes.undisturbed()), _as_one(evidence, faults[-1], seats[-1])
 
     def _command_of(self, cell: Cell) -> tuple[str, ...]:
-        return self._command or (str(SMALL_JOB), "--steps", str(cell.row.steps or STEPS))
+        return self._command or (str(SMALL_JOB), "--steps", str(cell.row.steps or STEPS), *cell.row.asks)
 
 
 def _not_here(cell: Cell) -> str:

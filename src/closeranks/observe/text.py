@@ -62,6 +62,7 @@ from closeranks.events import (
     SeatStalled,
     SignalReceived,
     SnapshotTaken,
+    SpotChecks,
     StackCaptured,
     StateLoaded,
     StepClosed,
@@ -255,6 +256,8 @@ def _describe_trouble(event: AnyEvent) -> str:
 
 def _describe_recovery(event: AnyEvent) -> str:
     match event:
+        case SpotChecks():
+            return f"spot checks from step {event.step} on: {event.way}: {event.reason}"
         case Diagnosed():
             return f"incident {event.incident}: diagnosed as {event.fault} (confidence {event.confidence:.2f})"
         case Decided():

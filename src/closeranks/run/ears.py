@@ -35,6 +35,7 @@ from closeranks.events import (
     ProcessJoined,
     ProcessReady,
     SeatStalled,
+    SpotChecks,
     StepHeld,
     StepReplayed,
     StepSkipped,
@@ -56,6 +57,7 @@ class Ears:
         self._keeping = keeping
         self._resources = resources  # findings of preflight that need no worker
         self._compared_group = -1
+        self._recorded = (-1, -1, "")  # term, step and verdict of the newest replay in the journal
         self.on_joined: Callable[[Worker], None] = lambda _: None
 
     def hear(self, worker: Worker, message: messages.Message) -> None:
@@ -215,7 +217,11 @@ class Ears:
 
     @_hear.register
     def _(self, message: messages.Ruled, worker: Worker) -> None:
-        if message.verdict and message.record:
+        # Whoever was to be recorded may have lost its term to what another one's word brought about, and never say it.
+        told = message.record or message.cause is not Cause.NOTHING
+        ruled = (message.term, message.step, message.verdict)
+        if message.verdict and told and ruled != self._recorded:
+            self._recorded = ruled
             replayed = StepReplayed(
                 step=message.step,
                 verdict=message.verdict,
@@ -239,6 +245,10 @@ class Ears:
                     reason=message.reason,
                 )
             )
+
+    @_hear.register
+    def _(self, message: messages.SpotChecks, _worker: Worker) -> None:
+        self._context.note(SpotChecks(step=message.step, way=message.way, reason=message.reason))
 
     @_hear.register
     def _(self, message: messages.CurveSeen, worker: Worker) -> None:

@@ -113,6 +113,10 @@ class Batches:
         self._last = (step, seat, seats, batch)
         return batch
 
+    def fetch_once(self, step: int, seat: int, seats: int) -> Any:
+        """A batch of any seat, in this thread; what ``fetch`` has ahead stays as it is."""
+        return self._fetch_now(step, seat, seats)
+
     def _fetch_now(self, step: int, seat: int, seats: int) -> Any:
         return self._collate([self._dataset[sample] for sample in self.samples(step, seat, seats)])
 

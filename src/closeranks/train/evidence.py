@@ -41,6 +41,7 @@ class Row(NamedTuple):
     batch: int
     every: int  # the interval of state digests that this seat can afford; 0: it took none
     reductions: int  # of gradients in this attempt
+    part: int  # the seat whose part it computed, in a spot check; -1: its own
 
 
 class Exchange:
@@ -143,6 +144,7 @@ def evidence_of(row: Row) -> Evidence:
         state=row.state,
         loss=loss if math.isfinite(loss) else None,
         batch=row.batch,
+        part=row.part,
     )
 
 
@@ -155,4 +157,5 @@ def told(seat: int, evidence: Evidence) -> SeatEvidence:
         norm=evidence.norm if math.isfinite(evidence.norm) else None,
         fingerprint=f"{evidence.fingerprint & (2**64 - 1):016x}",
         loss=evidence.loss,
+        part=None if evidence.part < 0 else evidence.part,
     )

@@ -17,6 +17,7 @@ import torch
 from msgspec.structs import replace
 
 from closeranks import messages
+from closeranks.decide.spot_check import begun
 from closeranks.decide.suspicion import Cause, Guard, Level, Memory, Next, Ruling, rule
 from closeranks.detect.corruption import Evidence, digest_every
 from closeranks.detect.numerics import Curve, Signature, follow, follow_scale, follow_unapplied
@@ -25,6 +26,7 @@ from closeranks.train.digest import word_sum
 from closeranks.train.evidence import Exchange, Row, evidence_of, norm_of, real_of, told, word_of
 from closeranks.train.poison import AttemptHeld
 from closeranks.train.protected import whole
+from closeranks.train.spot import SpotChecks
 from closeranks.train.tree import tensors_in
 from closeranks.train.untyped import c10d
 from closeranks.vitals import Field
@@ -36,6 +38,7 @@ _AWAIT_S: Final = 120.0
 _LOOK_S: Final = 0.005
 _MEMORY_MAX_BYTES: Final = 2**24
 _SAMPLES_MAX: Final = 4096
+_COMPARED: Final = 2  # rounds of a spot check when they are compared first
 _NO_LOSS: Final = word_of(math.nan)
 _OFF: Final = Level.OFF  # members of an enumeration are slow to look up
 
@@ -52,6 +55,8 @@ class HeldAttempts:
         self._memory = Memory()
         self._curve = Curve()
         self._exchange = Exchange(job.world)
+        self.spot = SpotChecks(job)
+        self._term = -1
         self._watching = False
         self._attempt = 0
         self._batch = 0
@@ -70,18 +75,29 @@ class HeldAttempts:
 
     # --- during the attempt ------------------------------------------------------------------------------------
 
-    def open(self, attempt: int, *, rehearsal: bool) -> None:
-        """An attempt begins."""
+    def open(self, step: int, attempt: int, *, rehearsal: bool) -> int:
+        """An attempt begins; returns the seat whose part of the step is to be computed."""
         self.outcome = None
         self._attempt = attempt
         asked = self.guard.level is not _OFF and not rehearsal
         self._watching = asked and self._job.control is not None and not self._world.private
-        self._world.on_gradients = self.show if self._watching else None
+        share = self.guard.recompute_share
+        # A rehearsal shows spot checks whether gradients are reduced where they can be seen.
+        self._world.on_gradients = self.show if self._watching or (share and rehearsal) else None
         self._norms.clear()
         self._sums.clear()
         self._partial.clear()
         self._exchange.open()
         self._to_tell = None
+        if share or self.spot.checking:
+            self._open_check(step, share if self._watching else 0.0)
+        return self.spot.part if self.spot.part >= 0 else self._world.seat or 0
+
+    def _open_check(self, step: int, share: float) -> None:
+        if self._term != self._world.term:
+            # A newcomer does not know yet how far a check is, and what to compute in it has to be clear to all.
+            self._term, self._memory = self._world.term, replace(self._memory, spot=begun(self._memory.spot))
+        self.spot.open(self._memory.spot, step, share)
 
     def take(self, batch: Any) -> None:
         """This seat trains on ``batch`` in the attempt that was opened."""
@@ -90,6 +106,7 @@ class HeldAttempts:
 
     def show(self, gradients: torch.Tensor, partial: torch.Tensor | None = None) -> None:
         """Gradients of this seat are about to be reduced; into ``partial``, if they are reduced further after that."""
+        self.spot.reduces = True
         if not self._watching or not gradients.is_floating_point() or gradients.numel() == 0:
             return
         if gradients.data_ptr() in self._partial:  # those of other seats are in it already
@@ -97,15 +114,18 @@ class HeldAttempts:
         if partial is not None:
             self._partial.add(partial.data_ptr())
         self._norms.append(norm_of(gradients))
-        if self.guard.level is Level.FULL:
+        if self.guard.level is Level.FULL or self.spot.checking:  # a norm does not show the low bits of a gradient
             self._sums.append(word_sum([gradients]))
-        elif gradients.device.type == "cpu" and self._exchange.is_last(len(self._norms)) and not self._needs_more():
+        if self.guard.level is Level.FULL:
+            return
+        if gradients.device.type == "cpu" and self._exchange.is_last(len(self._norms)) and not self._needs_more():
             self._exchange.begin(self._row([one.item() for one in self._norms]))
 
     def _needs_more(self) -> bool:
         """Whether the others have to see more of this attempt than the norms; the same on all seats."""
         memory = self._memory
-        return self._digest_due or memory.held_step == self._world.vitals.words[Field.STEP]
+        held = memory.held_step == self._world.vitals.words[Field.STEP]
+        return held or self.spot.checking or self._digest_due
 
     def settle(self, optimizer: torch.optim.Optimizer) -> None:
         """Return if the attempt may be applied.
@@ -128,8 +148,10 @@ class HeldAttempts:
         every = max(one.every for one in rows)
         if every:
             self._memory = replace(self._memory, digest_at=self._memory.age + every)
-        evidence = tuple(map(evidence_of, rows))
+        evidence, way = tuple(map(evidence_of, rows)), self._memory.spot.way
         self._memory, ruling = rule(self._memory, step, evidence, self.guard)
+        if self._memory.spot.way is not way:
+            self.spot.tell(step, self._memory.spot.way, ruling.judgement)
         self._tell(step, evidence, ruling)
         self._obey(step, ruling)
         self._follow_curve(step, rows)
@@ -147,6 +169,11 @@ class HeldAttempts:
         self._follow_curve(step, rows)
         return True
 
+    def leave(self) -> None:
+        """The block ends, and the script applied nothing."""
+        if self.outcome is None and self.spot.leave():
+            self.outcome = Next.REPLAY
+
     def closed(self, step: int, *, applied: bool) -> None:
         """The step is closed here."""
         if self._to_tell is not None:
@@ -162,12 +189,16 @@ class HeldAttempts:
         """All that this seat can say of the attempt."""
         now_ns = time.monotonic_ns()
         full = self.guard.level is Level.FULL and not self._job.protected.sharded
+        # Where nothing was reduced inside of backward, what is applied has to do. With one seat it is the same, however
+        # DDP lays out its buckets, which it does anew after the first steps.
+        applied = not self._norms or (self.spot.checking and self._world.size == 1)
         gradients: list[torch.Tensor] = []
-        if full or not self._norms:
+        if full or applied:
             gradients = [whole(p.grad) for some in optimizer.param_groups for p in some["params"] if p.grad is not None]
-        # Where nothing was reduced inside of backward, what is applied has to do.
-        norms = self._norms or list(torch._foreach_norm(gradients) if gradients else ())
+        norms = list(torch._foreach_norm(gradients) if gradients else ()) if applied else self._norms
         found = torch.stack([norm.double() for norm in norms]).tolist() if norms else [0.0]
+        if self.spot.checking and applied:
+            self._sums = [word_sum(gradients)]
         state = self._digest_state(now_ns)
         self._settled_ns = now_ns
         return self._row(found)._replace(
@@ -195,6 +226,7 @@ class HeldAttempts:
             batch=self._batch,
             every=0,
             reductions=len(self._norms),
+            part=self.spot.part,
         )
 
     def _loss_word(self) -> int:
@@ -259,14 +291,15 @@ class HeldAttempts:
         raise RuntimeError(f"step {step} was held ({ruling.reason}), and the supervisor did nothing for {_AWAIT_S:g} s")
 
     def _tell(self, step: int, evidence: tuple[Evidence, ...], ruling: Ruling) -> None:
-        control = self._job.require_control()
-        if self._world.seat == 0 and ruling.next is Next.REPLAY:
+        control, checked = self._job.require_control(), self._memory.spot.rounds
+        if self._world.seat == 0 and ruling.next is Next.REPLAY and ruling.findings:
+            rounds = checked if len(checked) == _COMPARED else (evidence,)  # nothing was told of the first round
             control.send(
                 messages.Held(
                     step=step,
                     attempt=self._attempt,
                     findings=tuple(one.detail for one in ruling.findings),
-                    evidence=tuple(told(seat, one) for seat, one in enumerate(evidence)),
+                    evidence=tuple(told(seat, one) for shown in rounds for seat, one in enumerate(shown)),
                     samples=self._samples(step),
                     seed=self._job.randomness.seed if self._job.randomness.managed else None,
                 )

@@ -33,10 +33,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--step-s", type=float, default=0.02, help="seconds that a step waits")
+    parser.add_argument("--recompute-share", type=float, default=0.0, help="of the steps that are computed twice")
     options = parser.parse_args()
     torch.set_num_threads(1)
     # In every step, however short: the steps between two digests would have a corrupt replica's gradients in them.
-    job = cr.join(guard=cr.Guard(digest_share=1.0))
+    job = cr.join(guard=cr.Guard(digest_share=1.0, recompute_share=options.recompute_share))
     torch.manual_seed(0)
     layers = [torch.nn.Linear(_WIDTH, 2 * _WIDTH), torch.nn.Tanh(), torch.nn.Linear(2 * _WIDTH, 1)]
     model = DistributedDataParallel(torch.nn.Sequential(*layers).to(job.device))

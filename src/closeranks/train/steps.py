@@ -73,6 +73,8 @@ class Step:
         Numbers or tensors of one element.
         """
         reals = self._loop.world.vitals.reals
+        if self._loop.job.held.spot.part >= 0:  # they are those of another seat, and nobody's in the end
+            return
         if loss is not None:
             self.loss = _number(loss)
             reals[Field.LOSS] = self.loss
@@ -187,15 +189,18 @@ class Loop:
             raise RuntimeError("`with step:` inside another step block; one block is one update")
         if job.control is not None and not step.rehearsal:  # without a supervisor nothing is tried again
             job.undo.take()
-        opened_ns, number, seat = time.monotonic_ns(), step.number, world.seat or 0
-        if job.batches is not None:
-            step.batch = job.batches.fetch(number, seat, world.size)
-            fetched_ns, opened_ns = opened_ns, time.monotonic_ns()
-            job.timers.show(FETCHING, opened_ns - fetched_ns)
-        job.randomness.set_for(number, seat)
+        number, seat = step.number, world.seat or 0
         self._attempt = self._attempt + 1 if self._last == number else 1
         self._last = number
-        job.held.open(self._attempt, rehearsal=step.rehearsal)
+        part = job.held.open(number, self._attempt, rehearsal=step.rehearsal)
+        opened_ns = time.monotonic_ns()
+        if job.batches is not None:
+            # In a spot check it is the batch of another seat.
+            fetch = job.batches.fetch if part == seat else job.batches.fetch_once
+            step.batch = fetch(number, part, world.size)
+            fetched_ns, opened_ns = opened_ns, time.monotonic_ns()
+            job.timers.show(FETCHING, opened_ns - fetched_ns)
+        job.randomness.set_for(number, part)
         job.held.take(step.batch)
         self.lasting.hear_of_saves()
         world.opened_ns = opened_ns
@@ -234,6 +239,8 @@ class Loop:
         if world.poison is not None and not applying:
             self._lost_since_ns, self._void = world.opened_ns, None if step.rehearsal else step
             return error is None or isinstance(error, Exception)
+        if error is None and not applying:
+            self.job.held.leave()
         if self.job.held.outcome is not None and not applying:
             self._void_held(step, self.job.held.outcome)
             return error is None or isinstance(error, Exception)
