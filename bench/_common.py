@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 RESAMPLES = 2000
+_NOT_RESOLVED = 3  # unknown, as of drills
 Parser = argparse.ArgumentParser
 
 
@@ -21,6 +22,7 @@ class Bar(NamedTuple):
     value: float | None
     bar: float
     holds: bool
+    resolved: bool = True  # False: it may hold or not, the measurement cannot tell; then it counts as not held
 
 
 def at_most(name: str, value: float | None, bar: float) -> Bar:
@@ -31,6 +33,14 @@ def at_most(name: str, value: float | None, bar: float) -> Bar:
 def at_least(name: str, value: float | None, bar: float) -> Bar:
     """A bar that holds from above."""
     return Bar(name, value, bar, value is not None and value >= bar)
+
+
+def surely_at_most(name: str, values: Sequence[float], bar: float) -> Bar:
+    """A bar for the median of ``values``: it holds, or fails, only if the 95 % bounds of that lie on one side of it."""
+    if not values:
+        return Bar(name, None, bar, holds=False, resolved=False)
+    low, high = median_bounds(values)
+    return Bar(name, statistics.median(values), bar, holds=high <= bar, resolved=high <= bar or low > bar)
 
 
 class Bench:
@@ -52,12 +62,15 @@ class Bench:
         print(*words, file=sys.stderr if self.options.json else sys.stdout, flush=True)
 
     def finish(self, bars: Sequence[Bar]) -> int:
-        """Print the bars, last the JSON line; the exit status."""
+        """Print the bars, last the JSON line; the exit status: 0 all hold, 1 one fails, 3 one could not be told."""
         for bar in bars:
             value = "not measured" if bar.value is None else f"{bar.value:.4g}"
-            self.say(f"{'holds' if bar.holds else 'FAILS'}  {bar.name}: {value} (bar {bar.bar:g})")
+            word = "holds" if bar.holds else "FAILS" if bar.resolved else "NOT RESOLVED"
+            self.say(f"{word}  {bar.name}: {value} (bar {bar.bar:g})")
         print(json.dumps({"bench": self.name, "bars": [bar._asdict() for bar in bars]}), flush=True)
-        return 0 if bars and all(bar.holds for bar in bars) else 1
+        if bars and all(bar.holds for bar in bars):
+            return 0
+        return _NOT_RESOLVED if bars and all(bar.holds or not bar.resolved for bar in bars) else 1
 
 
 def interleaved(sides: Mapping[str, Callable[[], Any]], rounds: int, seed: int) -> dict[str, list[Any]]:

@@ -318,6 +318,14 @@ class StackCaptured(Event, frozen=True, tag=True):
     summary: str  # innermost frame of the main thread
 
 
+class GroupsAbandoned(Event, frozen=True, tag=True):
+    """Connections of former terms that nothing can wake: their threads and descriptors stay until the process ends."""
+
+    proc: int
+    seat: int | None
+    groups: int  # of this process so far
+
+
 class FaultInjected(Event, frozen=True, tag=True):
     """A drill broke something on purpose."""
 
@@ -712,6 +720,7 @@ AnyEvent = (
     | ErrorSeen
     | DeadlineChanged
     | StackCaptured
+    | GroupsAbandoned
     | FaultInjected
     | StepHeld
     | StepReplayed

@@ -521,6 +521,25 @@ BAD_CONFIGURATION: Final = Fault(
     summary="The program could not understand its arguments, its configuration or its own source.",
     advice="Correct the argument, key or line that the error names.",
 )
+WRONG_CLOCK: Final = Fault(
+    name="wrong clock",
+    persistence=Persistence.PERMANENT,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.NODE,
+    summary="The clock of a node differs too much from that of the service or peer that it speaks to.",
+    advice="Compare the node's clock (timedatectl, chronyc tracking) and have it set; then start the job again.",
+)
+UNTRUSTED_CERTIFICATE: Final = Fault(
+    name="untrusted certificate",
+    persistence=Persistence.DETERMINISTIC,
+    manifestation=Manifestation.CRASH,
+    scope=Scope.JOB,
+    summary="The identity of a remote service could not be proved: its certificate was refused.",
+    advice=(
+        "Look at the certificate's dates and issuer (openssl s_client -connect HOST:443), at a proxy in between, and "
+        "at the authorities that the program trusts (SSL_CERT_FILE, REQUESTS_CA_BUNDLE); do not turn the check off."
+    ),
+)
 
 CATALOGUE: Final = MappingProxyType(
     {
@@ -582,6 +601,8 @@ CATALOGUE: Final = MappingProxyType(
             TIME_LIMIT,
             PREEMPTED,
             BAD_CONFIGURATION,
+            WRONG_CLOCK,
+            UNTRUSTED_CERTIFICATE,
         )
     }
 )

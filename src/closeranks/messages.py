@@ -67,6 +67,7 @@ class Paused(_Message, frozen=True, tag=True):
     intact: bool  # False: a transfer was cut, the state is no donor's and needs one
     settled: bool  # gradient buckets have their final layout
     digest: str  # of the replicated state
+    abandoned: int = 0  # groups of this process so far that nothing can wake, and that stay until it ends
 
 
 class Regrouped(_Message, frozen=True, tag=True):

@@ -16,8 +16,10 @@ class Doing(IntEnum):
     BACKWARD = 4  # in the block, after it
     APPLYING = 5  # the optimizer has begun
     SECTION = 6  # a labelled section (evaluation, saving)
-    RECOVERING = 7  # regroup, transfer, verify
+    RECOVERING = 7  # own work in a recovery: it leaves its block, takes its seat, drops old connections
     LEAVING = 8  # after the last step
+    MEETING = 9  # for the other members: amid a recovery, to be connected with them or for their part of a transfer
+    RESTORING = 10  # own work in a recovery: it gives or takes over state, and verifies it
 
 
 class StepMark(NamedTuple):
@@ -49,3 +51,6 @@ class Reading(NamedTuple):
     loss: float
     grad_norm: float
     rehearsed_ns: int = 0  # duration of the last rehearsal step; 0: there was none
+    sections_ended: int = 0  # so far; of the last one:
+    ended_hash: int = 0
+    ended_ns: int = 0  # how long it took

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -39,10 +38,29 @@ def read_toml(text: str, kind: type[T], name: str) -> T:
     Raises:
         TomlProblem: no TOML, an unknown key (the nearest known one is named), a wrong type or a missing key.
     """
+    return value_of(tables_in(text, name), kind, name, text)
+
+
+def tables_in(text: str, name: str) -> dict[str, Any]:
+    """The tables of the text as they stand, for merging with what else was given.
+
+    Raises:
+        TomlProblem: no TOML, with line and column.
+    """
+    import tomllib  # not where flags alone describe everything
+
     try:
-        tree = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise TomlProblem(f"{name}: not TOML: {error}") from None
+
+
+def value_of(tree: dict[str, Any], kind: type[T], name: str, text: str = "") -> T:
+    """The value of ``kind`` in these tables; lines are named of keys that the text has.
+
+    Raises:
+        TomlProblem: an unknown key (the nearest known one is named), a wrong type or a missing key.
+    """
     for path, known in _unknown_keys(tree, kind, ()):
         what = "table" if isinstance(_at(tree, path), dict) else "key"
         raise blame(text, name, Misfit(path, f"unknown {what}; {nearest(str(path[-1]), known)}"))

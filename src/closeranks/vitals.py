@@ -7,10 +7,12 @@ processes of a node share. The page outlives its writer: the supervisor holds th
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
 import time
+from collections.abc import Iterator
 from enum import IntEnum
 
 from closeranks import sections
@@ -48,6 +50,9 @@ class Field(IntEnum):
     GROUP_HASH = 26  # which process group the last collective belongs to
     REHEARSED_NS = 27  # duration of the last rehearsal step
     LEASED_NS = 28  # the process may act until then; 0: for ever. The one word that the supervisor writes
+    ENDED_HASH = 29  # of the section that ended last
+    ENDED_NS = 30  # how long it took
+    SECTIONS_ENDED = 31  # so far
     RING = 32
     SECTIONS = 1568
 
@@ -85,6 +90,7 @@ class Vitals:
         self.term = 0
         self._entered = 0
         self._head = 0
+        self._category = _CATEGORIES[0]  # as a page that nobody has written to says
 
     def lease(self, until_ns: int) -> None:
         """By the supervisor: no update may begin after this, whatever becomes of the supervisor meanwhile."""
@@ -111,6 +117,7 @@ class Vitals:
         words[Field.CLOSED_STEP] = -1
         words[Field.CATEGORY] = _INDEX[category]
         words[Field.CATEGORY_SINCE_NS] = now_ns
+        self._category = category
         words[Field.MOVED_NS] = now_ns
         self.reals[Field.LOSS] = float("nan")
         self.reals[Field.GRAD_NORM] = float("nan")
@@ -126,6 +133,29 @@ class Vitals:
         words[6] = doing
         words[5] = time.monotonic_ns()
 
+    @contextlib.contextmanager
+    def amid(self, doing: int) -> Iterator[None]:
+        """The training thread does this for a while, and then again what it did before."""
+        before = self.words[Field.DOING]
+        self.move(doing)
+        try:
+            yield
+        finally:
+            self.move(before)
+
+    @contextlib.contextmanager
+    def section(self, label: int) -> Iterator[None]:
+        """A labelled section. The reader may look too seldom to see it, so its length stays there to be read."""
+        words, began_ns = self.words, time.monotonic_ns()
+        words[Field.SECTION_HASH] = label
+        try:
+            with self.amid(Doing.SECTION):
+                yield
+                words[Field.ENDED_HASH], words[Field.ENDED_NS] = label, time.monotonic_ns() - began_ns
+                words[Field.SECTIONS_ENDED] += 1
+        finally:
+            words[Field.SECTION_HASH] = 0
+
     def open_step(self, step: int, attempt: int, now_ns: int) -> None:
         """An attempt was opened."""
         _OPENED(self._map, 40, now_ns, _FORWARD, self.term, step, attempt, _NAN)
@@ -137,14 +167,14 @@ class Vitals:
 
     def spend(self, category: Category, at_ns: int | None = None) -> None:
         """From now on (or since ``at_ns``, not before the last switch) seconds go to ``category``."""
-        words, index = self.words, _INDEX[category]
-        before = words[15]
-        if index == before:  # the interval that is open goes on
+        if category is self._category:  # the interval that is open goes on
             return
+        words, before = self.words, _INDEX[self._category]
         now_ns = time.monotonic_ns() if at_ns is None else max(at_ns, words[16])
         words[17 + before] += now_ns - words[16]
-        words[15] = index
+        words[15] = _INDEX[category]
         words[16] = now_ns
+        self._category = category
 
     def close_step(self, step: int, attempt: int, opened_ns: int, loss: float) -> None:
         """Append to the ring of closed steps; the reader must look at least once every RING_STEPS steps."""
@@ -185,6 +215,9 @@ class Vitals:
             loss=self.reals[Field.LOSS],
             grad_norm=self.reals[Field.GRAD_NORM],
             rehearsed_ns=w[Field.REHEARSED_NS],
+            sections_ended=w[Field.SECTIONS_ENDED],
+            ended_hash=w[Field.ENDED_HASH],
+            ended_ns=w[Field.ENDED_NS],
         )
 
     def steps_since(self, head: int) -> tuple[int, list[StepMark]]:

@@ -97,6 +97,16 @@ def test_bad_input_is_said_and_has_its_own_status(arguments):
     assert "closeranks diagnose: " in done.stderr
 
 
+def test_what_holds_no_log_is_said_and_not_called_unknown(tmp_path):
+    (tmp_path / "rank0.log").touch()
+    assert "not a byte in them" in invoke(tmp_path).stderr
+    (tmp_path / "rank1.log").write_bytes(bytes(range(256)) * 9)
+    assert "rank1.log: does not look like text" in invoke(tmp_path).stderr
+    (tmp_path / "none").mkdir()
+    assert "no recording of collectives" in invoke("--flight-recorder", tmp_path / "none").stderr
+    assert "nothing is remembered" in invoke(tmp_path, "--node-history", tmp_path / "absent").stderr
+
+
 def test_a_file_that_cannot_be_read_does_not_hide_the_others(job):
     (job / "rank9.log.gz").write_bytes(gzip.compress(FULL.encode() * 9)[:40])
     done = invoke(job)

@@ -9,22 +9,25 @@ from closeranks.checkpoint.format import Verified
 from closeranks.checkpoint.stores.opening import open_store
 from closeranks.drill.nodes.runs import AUTHORITY, NodesRun, NodesSpec, closed_step
 from closeranks.drill.nodes.stand import Stand
-from closeranks.events import CheckpointCommitted, Decided, Rung, StateLoaded, StepClosed
+from closeranks.events import CheckpointCommitted, Decided, ProcessReady, Rung, StateLoaded, StepClosed
 from cluster.conftest import TOY
 from situations.trial import Trial
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
-STEPS, STEP_MS, HOLD = 24, 60, 14  # slow enough for a save before the hold
-WITHIN_S = 60.0  # on a busy machine; nothing waits for it to pass
+STEPS, STEP_MS, HOLD, AGAIN = 24, 60, 14, 19  # slow enough for a save before each hold
+WITHIN_S = 90.0  # on a busy machine; nothing waits for it to pass
 
 
 @pytest.fixture
 def two_nodes(tmp_path):
-    """The toy on two nodes, of which one may go on alone; it waits before step HOLD until ``go`` is in the folder."""
+    """The toy on two nodes, of which one may go on alone.
+
+    It waits before step HOLD until ``go`` is in the folder, and before step AGAIN until ``again`` is.
+    """
     saving = ("--store", str(tmp_path / "store"), "--save-every", "2", "--keep", "last=100")
     options = ("--nnodes", "1:2", "--node-patience", "1s", *saving)
-    hold = (("TOY_HOLD", f"{HOLD}:{tmp_path / 'go'}"),)
+    hold = (("TOY_HOLD", f"{HOLD}:{tmp_path / 'go'},{AGAIN}:{tmp_path / 'again'}"),)
     spec = NodesSpec((TOY, str(STEPS), str(STEP_MS)), 2, 0, 1, "store", options, hold)
     with Stand((*spec.nodes, AUTHORITY)) as stand:
         run = NodesRun(spec, stand, tmp_path / "nodes")
@@ -36,27 +39,63 @@ def seen(run, kind):
     return [record.event for record in run.all_records() if isinstance(record.event, kind)]
 
 
-def test_when_a_node_is_lost_for_good_the_other_ends_as_a_run_of_its_size_would(two_nodes: NodesRun, tmp_path):
-    run = two_nodes
-    held = run.wait_for(lambda: closed_step(run.all_records()) >= HOLD - 1 and seen(run, CheckpointCommitted), WITHIN_S)
-    assert held, outputs(run.finish())
+def test_one_node_after_the_other_is_lost_and_the_job_ends_as_a_run_of_the_size_that_is_left(two_nodes, tmp_path):
+    """First one with the coordinator; when another is there, the last one with a seat, and again the coordinator."""
+    run: NodesRun = two_nodes
+    wait_for(run, lambda: closed_step(run.all_records()) >= HOLD - 1 and seen(run, CheckpointCommitted))
     lead = run.leader()
     (left,) = {*run.spec.nodes} - {lead}
-    run.stand.kill(lead)  # with the coordinator, and the saver that commits
-    run.node_ended(lead)
+    lose(run, lead)  # with it the saver that commits
     (tmp_path / "go").touch()
-    run.wait_for(lambda: not run.running(), WITHIN_S)
+    wait_for(run, lambda: closed_step(run.records(left)) >= AGAIN - 1 and saved_alone(run, left))
+    run.start_node(lead)
+    wait_for(run, lambda: events(run.records(lead), ProcessReady))
+    lose(run, left)
+    (tmp_path / "again").touch()
+    wait_for(run, lambda: not run.running())
     evidence = run.finish()
-    records = {one.node: one.records for one in evidence.runs}
-    end = next(one for one in evidence.runs if one.node == left)
+    (lost, alone), (end,) = split(evidence)
     assert (end.exit_code, evidence.left) == (0, ()), outputs(evidence)
-    (shrunk,) = (event for event in events(records[left], Decided) if event.rung is Rung.SHRINK)
+    assert (lost.node, alone.node, end.node) == (lead, left, lead)
+    (shrunk,) = (event for event in events(alone.records, Decided) if event.rung is Rung.SHRINK)
     assert "the group goes on with 1 of 2 seats from the saved step" in shrunk.reason
-    (loaded,) = events(records[left], StateLoaded)
-    after = [event for event in events(records[left], StepClosed) if event.seats == ()]
-    assert [event.step for event in after] == list(range(loaded.step + 1, STEPS))
-    assert {len(event.losses) for event in after} == {1}
-    assert end.finals == resumed_by_hand(tmp_path, loaded.step)
+    first, last = went_on(alone), went_on(end)
+    assert closed(alone) == list(range(first + 1, AGAIN))
+    assert closed(end) == list(range(last + 1, STEPS))
+    assert HOLD <= last < AGAIN
+    assert end.finals == resumed_by_hand(tmp_path, first)
+
+
+def lose(run, node) -> None:
+    run.stand.kill(node)
+    run.node_ended(node)
+
+
+def wait_for(run, condition) -> None:
+    assert run.wait_for(condition, WITHIN_S), outputs(run.finish())
+
+
+def saved_alone(run, node) -> bool:
+    """Whether a step was saved after the node went on alone."""
+    return any(event.step >= HOLD for event in events(run.records(node), CheckpointCommitted))
+
+
+def split(evidence):
+    """The runs of nodes that were lost, and the others."""
+    lost = [one for one in evidence.runs if one.ended_by_drill]
+    return lost, [one for one in evidence.runs if not one.ended_by_drill]
+
+
+def went_on(one) -> int:
+    """The step that this node's seat loaded."""
+    (loaded,) = events(one.records, StateLoaded)
+    return loaded.step
+
+
+def closed(one) -> list[int]:
+    """The steps that the single seat of this node closed after it had loaded."""
+    steps = [event for event in events(one.records, StepClosed) if event.seats == () and len(event.losses) == 1]
+    return [event.step for event in steps]
 
 
 def resumed_by_hand(folder, step: int) -> dict:

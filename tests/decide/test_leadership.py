@@ -171,8 +171,20 @@ def test_a_leader_that_reaches_the_minority_lets_others_try_once():
     again_s = choice.again_s
     state, choice = le.decide(state, at(again_s))
     assert choice.ballot.epoch == 2
-    _, gave_up_s = outnumbered_reign(le.wrote(state, mine(choice.ballot), again_s), again_s)
+    # In its first look it does not know yet whom it reaches.
+    state, choice = le.decide(le.wrote(state, mine(choice.ballot), again_s), at(again_s))
+    assert isinstance(choice, le.Lead)
+    _, gave_up_s = outnumbered_reign(state, again_s + 0.1)
     assert gave_up_s == float("inf")
+
+
+def test_a_leader_that_reached_enough_again_lets_others_try_anew():
+    state, gave_up_s = outnumbered_reign(won(), 0.0)
+    _, choice = le.decide(state, at(gave_up_s))
+    again_s = choice.again_s
+    state, choice = le.decide(state, at(again_s))
+    state, _ = le.decide(le.wrote(state, mine(choice.ballot), again_s), at(again_s, outnumbered=False))
+    assert outnumbered_reign(state, again_s)[1] == pytest.approx(again_s + 6.0)
 
 
 def outnumbered_reign(state, now_s):

@@ -373,3 +373,13 @@ def test_a_section_that_was_seen_three_times_has_a_deadline_from_its_longest():
         ended = Trainee(until_ns=0, moved_ns=began.moved_ns + (visit + 1) * 10**8, step=9).reading()
         watch, _ = observe(watch, {1: ended}, ended.moved_ns)
     assert seen == [600.0, 600.0, 600.0, pytest.approx(9.0), pytest.approx(12.0)]
+
+
+def test_sections_that_nobody_looked_at_have_taught_their_length_all_the_same():
+    watch, seen = Watch(), []
+    for visit in range(5):
+        between = page(moved_s=visit + 1, doing=Doing.BETWEEN)
+        reading = between._replace(sections_ended=visit, ended_hash=7, ended_ns=visit * 10**8)
+        watch, _ = observe(watch, {1: reading, 2: page(moved_s=1, doing=Doing.SECTION)}, reading.moved_ns)
+        seen.append(allowed(watch, 2))
+    assert seen == [600.0, 600.0, 600.0, pytest.approx(9.0), pytest.approx(12.0)]

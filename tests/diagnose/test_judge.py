@@ -193,3 +193,45 @@ def test_ranks_that_a_scheduler_ended_with_their_job_are_not_to_blame():
     )
     verdict = verdict_on((log, {}))
     assert (verdict.fault, verdict.culprit) == ("time limit", Unit())
+
+
+NFS = "[{at}] nfs: server nas1 {state}\n"
+
+
+def test_what_passed_before_anything_failed_is_no_cause():
+    log = NFS.format(at="100.0", state="not responding, still trying") + NFS.format(at="130.0", state="OK")
+    verdict = verdict_on((log, {"kernel": True}))
+    assert verdict.fault == "unknown"
+    assert verdict.rejected[0].reason == "it passed, and no process failed then"
+    again = log + NFS.format(at="900.0", state="not responding, still trying")
+    assert verdict_on((again, {"kernel": True})).fault == "storage stalled"
+    other = log.replace("nas1 OK", "nas2 OK")
+    assert verdict_on((other, {"kernel": True})).fault == "storage stalled"
+
+
+def test_what_passed_too_late_for_the_job_is_its_cause():
+    stamp = "Nov 29 10:{minute}:00 n1 kernel: nfs: server nas1 {state}\n"
+    stall = stamp.format(minute="00", state="not responding, still trying")
+    log = stall + stamp.format(minute="20", state="OK")
+    failed = WATCHDOG.format(rank=1, seq=3)  # ten minutes after the hour
+    assert verdict_on((log, {"kernel": True}), (failed, {"rank": 1})).fault == "storage stalled"
+    late = failed.replace("10:10:00", "10:55:00")
+    assert verdict_on((log, {"kernel": True}), (late, {"rank": 1})).fault == "collective timeout"
+
+
+def test_a_kernel_may_speak_minutes_after_the_last_line_that_had_a_time():
+    log = "2026-11-29 10:00:00,000 train step 3\n" + traceback_of(
+        "RuntimeError: CUDA error: unspecified launch failure"
+    )
+    kernel = "Nov 29 10:{minute}:00 n1 kernel: NVRM: Xid (PCI:0000:5e:00): 79, pid=1, GPU has fallen off the bus.\n"
+    near, far = ((log, {"rank": 4}), (kernel.format(minute="05"), {"kernel": True})), kernel.format(minute="40")
+    assert (verdict_on(*near).fault, verdict_on(*near).culprit.rank) == ("device lost", 4)
+    assert verdict_on(near[0], (far, {"kernel": True})).fault == "device fault"
+
+
+def test_of_lines_that_say_the_same_one_names_the_place():
+    log = (
+        "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-29T10:00:00 DUE TO NODE FAILURE, SEE LOG ***\n"
+        "srun: error: Node failure on n2\n"
+    )
+    assert verdict_on(log).culprit == Unit(node="n2")

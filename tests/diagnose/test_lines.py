@@ -66,6 +66,29 @@ def test_an_error_after_which_the_process_went_on_is_no_cause():
     assert verdict_on(steps + traceback_of("KeyError: 'x'")).fault == "process crashed"
 
 
+@pytest.mark.parametrize(
+    "above",
+    ["Exception ignored in: <function Loader.__del__ at 0x7f>\n", "--- Logging error ---\n"],
+)
+def test_an_error_that_python_itself_calls_ignored_is_no_cause(above):
+    verdict = verdict_on("step 1 | loss = 2.1\n" + above + traceback_of("AssertionError: only a child can"))
+    assert verdict.fault == "unknown"
+    assert verdict.rejected[0].fault == "failed assertion"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "> OSError: [Errno 28] No space left on device",
+        "  --abort-on-full   ends with OSError: [Errno 28] No space left on device",
+        "/lib/x.py:12: UserWarning: No space left on device",
+        "VERDICT: disk full  (confidence 0.97)\n  a/1.log:3 [rank 1]: OSError: [Errno 28] No space left on device",
+    ],
+)
+def test_what_is_quoted_explained_or_reported_did_not_happen_here(line):
+    assert gather(line) == ()
+
+
 def test_an_error_that_was_handled_at_first_and_ends_the_process_later_is_its_cause():
     steps = "".join(f"step {n} | loss = 2.1\n" for n in range(5))
     error = traceback_of("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")

@@ -20,6 +20,7 @@ from closeranks.events import (
     DrillBegan,
     DrillEnded,
     ErrorSeen,
+    GroupsAbandoned,
     HookRan,
     IncidentOpened,
     IncidentWidened,
@@ -61,6 +62,7 @@ from synthetic_journal import eventful_run
 OTHERS = (
     SignalReceived(signal=15, meaning="end after this step"),
     DeadlineChanged(phase="backward", allowed_s=2.5, reason="slowest of 20 steps"),
+    GroupsAbandoned(proc=3, seat=1, groups=2),
     IncidentWidened(incident=1, seats=(2,), summary="seat 2 too"),
     HookRan(incident=1, edge="opened", problem=""),
     StepHeld(step=5, attempt=1, findings=("gradients of seats [2] are not finite",), evidence=(), samples=(), seed=7),

@@ -157,14 +157,18 @@ def test_a_cluster_file_with_domains(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("accelerators = 16384", "acelerators = 16384", "did you mean 'accelerators'?"),
+        (
+            "accelerators = 16384",
+            "acelerators = 16384",
+            'line 3: hardware.acelerators: unknown key; did you mean "accelerators"?',
+        ),
         ("mtbf_h = 3692.3", "mtbf_h = -1.0", "part.mtbf_h: expected 0.001 to 1e+12, got -1"),
-        ("mtbf_h = 3692.3", 'mtbf_h = "long"', "Expected `float`, got `str`"),
+        ("mtbf_h = 3692.3", 'mtbf_h = "long"', "expected `float`, got `str`"),
         ("slowest_fold = 3.0", "slowest_fold = 0.5", "store.slowest_fold: expected 1 to 100, got 0.5"),
         ("burst_share = 0.05", "burst_share = 5", "a share, 0.05 for 5 % of events"),
         ("[job]\nparams = 405e9", "", "give job.params (--params 175e9)"),
         ("[job]", '[job]\nrecipe = "fp32 weight"', "did you mean 'fp32 weights'?"),
-        ("[job]", "[job", "mend the line that is named"),
+        ("[job]", "[job", "not TOML: "),
     ],
 )
 def test_wrong_cluster_files_name_the_key_the_bound_and_the_fix(tmp_path, old, new, message):

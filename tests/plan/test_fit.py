@@ -24,6 +24,7 @@ from closeranks.plan import (
 )
 from closeranks.plan.checks import PlanInputError
 from closeranks.plan.trace import FailureRecord, Trace, Watch
+from closeranks.toml_text import TomlProblem
 
 DATA = Path(__file__).parent / "data"
 HOUR_S = 3600.0
@@ -373,9 +374,9 @@ def test_reliability_files_round_trip_and_refuse_what_they_do_not_know():
     built = reliability_file.of_report(report, 'odd "name"\n.csv')
     text = reliability_file.to_toml(built)
     assert reliability_file.from_toml(text) == built
-    with pytest.raises(PlanInputError, match="did you mean 'mtbf_h'"):
+    with pytest.raises(TomlProblem, match='did you mean "mtbf_h"'):
         reliability_file.from_toml(text.replace("mtbf_h =", "mtbf_hours =", 1))
     with pytest.raises(PlanInputError, match="format: expected 1, got 9"):
         reliability_file.from_toml(text.replace("format = 1", "format = 9"))
-    with pytest.raises(PlanInputError, match="expected TOML"):
+    with pytest.raises(TomlProblem, match="not TOML"):
         reliability_file.from_toml("a = = b")

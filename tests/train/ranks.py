@@ -21,12 +21,15 @@ import traceback
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from closeranks import messages, vitals
 from tests.warm import context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DEADLINE_S = 90.0
 
@@ -184,7 +187,10 @@ class Ranks:
 
     # --- protocol ----------------------------------------------------------------------------------------------
 
-    def begin_term(self, restore: messages.Restore | None = None) -> None:
+    def begin_term(
+        self, restore: messages.Restore | None = None, before_the_last: Callable[[], None] = lambda: None
+    ) -> None:
+        """``before_the_last`` is called when all members but one have their seats."""
         self.term += 1
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
@@ -195,6 +201,8 @@ class Ranks:
             timeout=timedelta(seconds=30),
         )  # fmt: skip
         for seat, proc in enumerate(self.members):
+            if seat == self.size - 1:
+                before_the_last()
             handed = getattr(proc, "hand_over", ())
             message = messages.Seat(
                 descriptors=len(handed), term=self.term, seat=seat, incarnation=self.incarnations[seat], size=self.size,

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import closeranks as cr
+from closeranks.train.world import World
 
 STEPS = 12
 
@@ -324,3 +325,17 @@ def refused() -> None:
 def endless() -> None:
     """Runs until it is told to stop."""
     train(lambda: DistributedDataParallel(Net()), steps=10**9)
+
+
+def abandoning() -> None:
+    """As ``endless``; of the group that ends with the fifth term, one thread of gloo seems to wait for ever."""
+    retire = World._retire
+
+    def abandon(world: World) -> None:
+        if world.term == 6:
+            for group in world.groups:
+                world.abandoned += group.inner.abandon()
+        retire(world)
+
+    World._retire = abandon
+    endless()

@@ -24,6 +24,7 @@ from closeranks.gather.sources import SourcesError, logs_in, runs_in
 from closeranks.run.node_history import HistoryProblem
 
 UNKNOWN, BAD_INPUT, INTERRUPTED = 3, 2, 130
+_STDIN = Path("/dev/stdin")
 _EVIDENCE_MAX = 1000  # in the JSON form
 
 
@@ -50,7 +51,7 @@ def diagnose(
         list[Path] | None,
         typer.Argument(
             metavar="LOGS...",
-            help="Logs, folders of logs of all ranks, or the folder of a run; packed (gz, xz, bz2, zst) or not.",
+            help="Logs, folders of logs of all ranks, folders of runs, - for stdin; packed (gz, xz, bz2, zst) or not.",
             show_default=False,
         ),
     ] = None,
@@ -76,22 +77,29 @@ def diagnose(
     """
     if not (logs or kernel_logs or flight_recorder):
         _fail("nothing to read; name logs, a folder of them, --kernel-log or --flight-recorder")
+    if node_history is not None and not node_history.exists():
+        typer.echo(f"closeranks diagnose: {harmless(str(node_history))}: not there, so nothing is remembered", err=True)
     try:
         past = node_past(node_history) if node_history is not None else ()
-        collected = _collect(logs or [], kernel_logs or [], flight_recorder or [])
+        collected = _collect(list(map(_named, logs or [])), kernel_logs or [], flight_recorder or [])
     except (SourcesError, RunError, HistoryProblem, OSError) as error:
         _fail(harmless(str(error)))
     except KeyboardInterrupt:
         typer.echo("closeranks diagnose: interrupted; no verdict", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    if collected.files + collected.recordings == len(collected.problems) > 0 and not collected.evidence:
-        _fail("; ".join(map(harmless, collected.problems[:3])))
+    if not (collected.read_bytes or collected.recordings or collected.evidence):
+        empty = f"{collected.files} file(s) and not a byte in them; was the output written elsewhere?"
+        _fail("; ".join(map(harmless, collected.problems[:3])) or empty)
     verdict = judge((*collected.evidence, *past), kernel_read=collected.kernel_read, ranks=collected.ranks)
     if as_json:
         sys.stdout.buffer.write(_json(verdict, collected) + b"\n")
     else:
         _print(verdict, collected)
     raise typer.Exit(0 if verdict.known else UNKNOWN)
+
+
+def _named(place: Path) -> Path:
+    return _STDIN if str(place) == "-" else place
 
 
 def _collect(places: list[Path], kernel_logs: list[Path], recordings: list[Path]) -> Collected:

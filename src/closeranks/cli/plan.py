@@ -63,12 +63,12 @@ def _of_reliability(path: Path, unit_gpus: int) -> tuple[dict[str, Any], list[di
     return measured, parts, [] if fitted.process.one_process else [fitted.process.verdict]
 
 
-def _tables(cluster: Path | None, example: str | None) -> tuple[dict[str, Any], str, Example | None]:
-    """Return the tables of the file or the example, where they come from, and the example."""
+def _tables(text: str, cluster: Path | None, example: str | None) -> tuple[dict[str, Any], str, Example | None]:
+    """Return the tables of the file with this text or of the example, where they come from, and the example."""
     if cluster is not None:
-        from closeranks.plan.cluster import parse_toml
+        from closeranks.toml_text import tables_in
 
-        return parse_toml(cluster.read_text(), str(cluster)), str(cluster), None
+        return tables_in(text, str(cluster)), str(cluster), None
     if example is not None:
         from closeranks.plan.published import example as published
 
@@ -77,7 +77,7 @@ def _tables(cluster: Path | None, example: str | None) -> tuple[dict[str, Any], 
     return {}, "flags", None
 
 
-def _describe(raw: dict[str, Any], where: str, part: list[str], gpu_mtbf_h: float | None) -> Cluster:
+def _describe(raw: dict[str, Any], where: str, text: str, part: list[str], gpu_mtbf_h: float | None) -> Cluster:
     """Return the cluster, with parts that were filled in here still counted as assumptions."""
     from msgspec.structs import replace
 
@@ -89,7 +89,7 @@ def _describe(raw: dict[str, Any], where: str, part: list[str], gpu_mtbf_h: floa
         raw["part"] = parts
     if "hardware" not in raw:
         raise PlanInputError(where, "the number of accelerators", "none", "say --gpus 1024 or give a cluster.toml")
-    described = cluster_of(raw, where)
+    described = cluster_of(raw, where, text)
     if parts is None:
         return described
     named = {f"part.{text.partition('=')[0]}" for text in part} | ({"part.GPU"} if gpu_mtbf_h is not None else set())
@@ -157,6 +157,7 @@ def plan(  # noqa: PLR0913, PLR0917 - flags of a command
     """Answer how often the job fails, how often to save, how many spares, what it costs, what would help."""
     from closeranks.plan.answer import answer
     from closeranks.plan.checks import NotSolvableError, PlanInputError
+    from closeranks.toml_text import TomlProblem
 
     if plot is not None and plot.suffix not in {".html", ".png", ".svg"}:
         message = f"--plot {plot}: expected a name that ends in .png, .svg or .html"
@@ -185,13 +186,14 @@ def plan(  # noqa: PLR0913, PLR0917 - flags of a command
         "promise.rto_s": rto_s,
     }
     try:
-        raw, where, chosen = _tables(cluster, example)
+        text = cluster.read_text() if cluster is not None else ""
+        raw, where, chosen = _tables(text, cluster, example)
         notes: list[str] = []
         if reliability is not None:
             raw["measured"], raw["part"], notes = _of_reliability(reliability, unit_gpus)
-        described = _describe(_merge(raw, flags), where, part or [], gpu_mtbf_h)
+        described = _describe(_merge(raw, flags), where, text, part or [], gpu_mtbf_h)
         result = answer(described)
-    except (PlanInputError, NotSolvableError) as error:
+    except (PlanInputError, NotSolvableError, TomlProblem) as error:
         _refuse(str(error))
     if notes:
         from msgspec.structs import replace

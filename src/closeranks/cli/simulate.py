@@ -60,6 +60,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - flags of a command
     Exit status: 0 done, 1 an invariant broke, 2 bad input, 130 interrupted (what was done by then is shown).
     """
     from closeranks.plan.checks import NotSolvableError, PlanInputError
+    from closeranks.toml_text import TomlProblem
 
     if plot is not None and plot.suffix not in {".png", ".svg", ".html"}:
         refuse(f"--plot {plot}: expected a name that ends in .png, .svg or .html")
@@ -96,7 +97,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - flags of a command
                 replayed=replayed,
             )
             compare(request, journal, plot, as_json=as_json)
-    except (PlanInputError, NotSolvableError) as error:
+    except (PlanInputError, NotSolvableError, TomlProblem) as error:
         refuse(str(error))
     except OSError as error:
         refuse(f"{error.filename}: {error.strerror}")
@@ -116,14 +117,16 @@ def _reliability(path: Path | None) -> Reliability | None:
 
 def _described(cluster: Path | None, example: str | None, fitted: Reliability | None, unit_gpus: int) -> Cluster:
     from closeranks.plan.checks import PlanInputError
-    from closeranks.plan.cluster import cluster_of, parse_toml
+    from closeranks.plan.cluster import cluster_of
     from closeranks.plan.published import example as published
     from closeranks.plan.reliability_file import measured_of
+    from closeranks.toml_text import tables_in
 
     if cluster is not None:
-        raw, where = parse_toml(cluster.read_text(), str(cluster)), str(cluster)
+        text, where = cluster.read_text(), str(cluster)
+        raw = tables_in(text, where)
     elif example is not None:
-        raw, where = dict(published(example).raw), f"--example {example}"
+        raw, where, text = dict(published(example).raw), f"--example {example}", ""
     else:
         way_out = f"give a cluster.toml, --example {LESSON} or --example llama3, --storm N, or --twin RUN_DIR"
         raise PlanInputError("closeranks simulate", "something to simulate", "nothing", way_out)
@@ -131,7 +134,7 @@ def _described(cluster: Path | None, example: str | None, fitted: Reliability | 
         raw["measured"], raw["part"] = measured_of(fitted, unit_gpus)
     if "hardware" not in raw:
         raise PlanInputError(where, "hardware.accelerators", "none", "say how many accelerators the job has")
-    return cluster_of(raw, where)
+    return cluster_of(raw, where, text)
 
 
 def _policies(paths: list[Path], cluster: Cluster) -> tuple[Policy, ...]:

@@ -7,6 +7,7 @@ no worker and no state that could not be learned again, so nothing is lost with 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
@@ -19,11 +20,13 @@ from closeranks.authority.memory import MemoryRegister
 from closeranks.authority.opening import open_register
 from closeranks.authority.register import Register, RegisterError, RegisterRefused
 from closeranks.cluster import aside
+from closeranks.cluster.conclusion import conclude
 from closeranks.cluster.coordinator import Coordinator
 from closeranks.cluster.identity import Identity, IdentityProblem, identity_of, meeting_point
 from closeranks.cluster.leader_vigil import LeaderVigil
 from closeranks.cluster.tenure import Deposed, Seat, Tenure
 from closeranks.decide.leadership import Around, Candidacy, Choice, Contend, Follow, Lead, Over, StepDown
+from closeranks.decide.protocol import EndRun
 from closeranks.garbage import collect_seldom
 from closeranks.nodes import words
 from closeranks.nodes.link import Connection, Ears
@@ -35,6 +38,7 @@ from closeranks.run.options import STORE_AUTHORITY, RunOptions
 
 _STATIC_EPOCH: Final = 1  # without an authority there is one leader and never another
 _EXIT_USAGE: Final = 2
+_CONCLUDE_S: Final = 25.0  # the supervisor waits a little longer
 _ALLOCATIONS: Final = 200_000  # beats of a thousand nodes make and drop objects all the time
 _WATCHERS: Final = 64  # in a larger job only the lower ranks watch: a supervisor has not a descriptor for each of all
 
@@ -73,6 +77,7 @@ class Candidate:
         self._told: tuple[int, str] = (0, "")
         self._tenure: Tenure | None = None
         self._coordinator: Coordinator | None = None
+        self._newest: Coordinator | None = None  # the same, or the one that we were last
         self._reign: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
         self._ending = asyncio.Event()
@@ -98,9 +103,21 @@ class Candidate:
         if self._reign is not None:
             await asyncio.wait([self._reign])
         seeking.cancel()
+        await asyncio.wait([seeking])
+        if self._newest is not None and self._newest.unrecorded is not None:
+            await self._conclude(register, self._newest.unrecorded)
         self._vigil.close()
         await listener.close()
         await register.close()
+
+    async def _conclude(self, register: Register, end: EndRun) -> None:
+        self.say(
+            "closeranks: the run is over, but the authority does not answer: "
+            f"for up to {_CONCLUDE_S:g} s this node goes on trying to write that down, so that no other takes over"
+        )
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CONCLUDE_S):
+                await conclude(register, str(self._boot), end)
 
     def _register(self) -> Register:
         options = self._options
@@ -179,7 +196,7 @@ class Candidate:
     def _begin_reign(self, tenure: Tenure) -> None:
         if self._reign is not None:
             return
-        self._coordinator = Coordinator(tenure, self._identity, self._options, self._reason)
+        self._coordinator = self._newest = Coordinator(tenure, self._identity, self._options, self._reason)
         self._coordinator.gone = self._vigil.saw_end(self._replaces)
         self._reign = asyncio.create_task(self._lead(self._coordinator))
         self._tell_leader(tenure)

@@ -87,6 +87,7 @@ class Coordinator:
         self._over = asyncio.Event()
         self._arrived = asyncio.Event()  # a node reported before the controller was whole
         self._ending: EndRun | None = None
+        self.unrecorded: EndRun | None = None  # the run is over, and the authority does not know that yet
         self.gone: Gone | None = None  # the leader before us, if it was seen to end, with all that its node ran
 
     async def run(self) -> None:
@@ -456,9 +457,11 @@ class Coordinator:
         first = self._ending is None
         self._ending = decision
         if first:
-            with contextlib.suppress(TimeoutError):  # without the authority nobody can take over either
+            try:
                 async with asyncio.timeout(_RECORD_END_S):
                     await self._tenure.put(ended=decision.outcome, exit_code=decision.exit_code, reason=decision.reason)
+            except TimeoutError:
+                self.unrecorded = decision
         self._telling.tell(self._committer())
         self._telling.tell(words.Do(decision=decision))
 

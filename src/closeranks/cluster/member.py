@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from closeranks.cluster import aside, sections
 from closeranks.cluster.candidate_link import CandidateLink
 from closeranks.cluster.identity import Identity, meeting_point
 from closeranks.cluster.known import Known
+from closeranks.cluster.questions import Questions
 from closeranks.cluster.saving_circle import NodesCircle
 from closeranks.cluster.term_stores import TermStores
 from closeranks.decide import allegiance
@@ -44,22 +44,19 @@ from closeranks.events import CoordinatorFollowed, CoordinatorLost, NodeStarted
 from closeranks.nodes import words
 from closeranks.nodes.calling import Caller, Hearer, Missed
 from closeranks.nodes.link import Connection, Ears, End
-from closeranks.nodes.probes import Life, Supervisor, answer_probes, judge, probe
+from closeranks.nodes.probes import Supervisor, answer_probes
 from closeranks.probe.checks import Level, Subject, checked
 from closeranks.run.beside import beside
 from closeranks.run.births import Births
 from closeranks.run.brain import settings_of
 from closeranks.run.carry import Carry
 from closeranks.run.context import Context
-from closeranks.run.doubts import ask, call
 from closeranks.run.exits import Exits
 from closeranks.run.options import OnTerm
 from closeranks.run.watch import Watch
 from closeranks.run.worker import Worker
 
 _LOOK_S: Final = 0.05
-_PROBE_S: Final = 1.0
-_REACH_S: Final = 1.5
 _CHECKS_S: Final = 60.0
 _MEMBERS_MAX_BEATS: Final = 64  # sent beats whose answer is awaited
 _FAREWELL_S: Final = 30.0
@@ -118,8 +115,8 @@ class Member:
         self.circle = NodesCircle(identity.node, self._say, lambda: self._order is Order.ACT)
         self.saved_step: Callable[[], int | None] = lambda: None  # newest that a restart of the group could use
         self.refusal: Callable[[], str] = lambda: ""  # why a run cannot begin with what this node has found
-        self.circle.ask_for_lead = self._life_of_committer
-        self._committer: words.Committer | None = None  # told with the end of the run
+        self._questions = Questions(context, identity, self._say)
+        self.circle.ask_for_lead = self._questions.life_of_committer
         self._said_last = ""  # by a candidate
         self._parts: Parts
 
@@ -374,18 +371,14 @@ class Member:
             case words.OpenStore():
                 address, problem = self._stores.open(word.term)
                 self._say(words.TermStoreOpened(term=word.term, address=address, problem=problem))
-            case words.Reach():
-                self._context.spawn(self._reach(word))
-            case words.Probe():
-                self._context.spawn(self._probe(word))
-            case words.Confirm():
-                self._context.spawn(self._confirm(word))
+            case words.Reach() | words.Probe() | words.Confirm():
+                self._questions.take(word)
             case words.FromSaver():
                 self.circle.hear(word)
             case words.StepClosedEverywhere():
                 self.circle.closed_everywhere(word)
             case words.Committer():
-                self._committer = word
+                self._questions.committer = word
 
     def _end(self, proc: int, reason: str) -> None:
         self._parts.exits.isolate(Isolate(proc=proc, reason=reason, capture_stack=False))
@@ -489,37 +482,3 @@ class Member:
     def _members(self) -> list[Any]:
         workers = self._context.workers
         return [w for p in self._context.members.values() if (w := workers.get(p)) is not None and w.alive]
-
-    # --- questions ----------------------------------------------------------------------------------------------
-
-    async def _reach(self, word: words.Reach) -> None:
-        problem = await asyncio.to_thread(_connect, word.address)
-        self._say(words.Reached(nonce=word.nonce, problem=problem))
-
-    async def _probe(self, word: words.Probe) -> None:
-        found = await probe(word.address, self._identity.keys, Supervisor(word.node, word.boot), _PROBE_S)
-        self._say(words.Probed(nonce=word.nonce, finding=found.finding.value, detail=found.detail))
-
-    async def _life_of_committer(self) -> Life:
-        lead = self._committer
-        if lead is None:
-            return Life.UNKNOWN
-        if lead.address is None:
-            return Life.GONE
-        found = await probe(lead.address, self._identity.keys, Supervisor(lead.node, lead.boot), _PROBE_S)
-        return judge([found], hung_up=False).life
-
-    async def _confirm(self, word: words.Confirm) -> None:
-        worker = self._context.workers.get(word.proc)
-        if worker is None or not worker.alive:
-            return
-        answered, busy = await (call(worker) if word.routine else ask(worker))
-        self._say(words.Confirmed(proc=word.proc, answered=answered, busy=busy, routine=word.routine))
-
-
-def _connect(address: words.Address) -> str:
-    try:
-        socket.create_connection((address.host, address.port), timeout=_REACH_S).close()
-    except OSError as error:
-        return str(error)
-    return ""

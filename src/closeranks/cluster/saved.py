@@ -8,6 +8,7 @@ from typing import Final
 from closeranks.checkpoint.keeper_durable import known_generations
 from closeranks.checkpoint.problems import CheckpointProblem
 from closeranks.run.claims import read_log
+from closeranks.run.generations import kept_of, newest_step_of
 from closeranks.run.options import RunOptions
 
 _ANSWER_S: Final = 5.0  # a store that does not answer must not hold a recovery up for ever
@@ -22,5 +23,4 @@ async def newest_in_store(options: RunOptions) -> int | None:
             history = await asyncio.to_thread(read_log, options.store)
     except (CheckpointProblem, TimeoutError):
         return None
-    whole = [one for one in known_generations(history) if one.group == "" and one.verified != "broken"]
-    return max((one.step for one in whole), default=None)
+    return newest_step_of(kept_of(known_generations(history)))

@@ -93,7 +93,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
 
     Over the nodes of the newest term and of one whose write is in doubt. Never, while one of them has not followed.
     """
-    outnumbered: bool = False  # of a leader: leases.outnumbered
+    outnumbered: bool | None = None  # of a leader: leases.outnumbered; None: it is not known yet
 
 
 class Follow(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,7 +228,7 @@ def _as_leader(candidacy: Candidacy, reign: Reign, around: Around) -> tuple[Cand
         )
     since_s = min(reign.outnumbered_s, now_s) if around.outnumbered else _FOREVER_S
     reign = replace(reign, outnumbered_s=since_s)
-    candidacy = replace(candidacy, reign=reign, insists=candidacy.insists and around.outnumbered)
+    candidacy = replace(candidacy, reign=reign, insists=candidacy.insists and around.outnumbered is not False)
     yield_s = since_s + _OUTNUMBERED_LEASES * clockwork.lease_s
     if now_s >= yield_s and not candidacy.insists:
         hold_s = now_s + _OUTNUMBERED_LEASES * clockwork.lease_s + outlasted(clockwork.lease_s)

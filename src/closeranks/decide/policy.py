@@ -6,7 +6,6 @@ and ``answers.BUILT_IN`` for each fault. Every value remembers where it comes fr
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from closeranks.decide.answers import Answer, Answers, answer_to
 from closeranks.decide.budgets import Limits
 from closeranks.decide.state import Deadlines
 from closeranks.events import Rung
-from closeranks.toml_text import nearest, read_toml
+from closeranks.toml_text import nearest, read_toml, tables_in
 
 BUILT_IN_ORIGIN: Final = "built in"
 _TRIES_MOST: Final = 100
@@ -81,7 +80,7 @@ def read_policy(text: str, where: str) -> Sourced:
         TomlProblem: line, key, what was expected and what was found; the nearest known key where one is unknown.
     """
     policy = read_toml(text, Policy, where)
-    return Sourced(policy=policy, origins=dict.fromkeys(_keys_given(tomllib.loads(text)), where))
+    return Sourced(policy=policy, origins=dict.fromkeys(_keys_given(tables_in(text, where)), where))
 
 
 def _keys_given(raw: Mapping[str, Any], before: str = "") -> Iterator[str]:

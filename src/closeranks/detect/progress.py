@@ -9,7 +9,7 @@ phase, also where a deadline is long or there is none.
 
 Who waits in a collective that others have not entered is a victim and never suspected. The culprit is outside of
 the collective, or behind by number. When all wait in the same one, all are asked: whoever does not answer is it;
-when all answer, nobody can be named.
+when all answer, nobody can be named. Of a recovery, ``recovering.py`` knows who works and who waits.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from closeranks.detect import recovering
 from closeranks.events import DeadlineChanged
 from closeranks.operations import CODES, name_of
 from closeranks.signs import Doing, Reading
@@ -33,7 +34,7 @@ _SETTLED_STEP = 1  # the first two steps of a process build caches and buckets: 
 
 _IN_STEPS = frozenset({Doing.BETWEEN, Doing.FORWARD, Doing.BACKWARD, Doing.APPLYING})
 _LEARNED = _IN_STEPS | {Doing.SECTION}
-# A process that waits for the supervisor is judged by the deadlines of the recovery; one that leaves is free.
+# A process that waits for the supervisor is judged by the controller's deadlines; one that leaves is free.
 _JUDGED = _LEARNED | {Doing.STARTING}
 _SAME_CLOCK: Mapping[int, int] = {}
 _POINT_TO_POINT = frozenset({CODES["send"], CODES["recv"], CODES["recv_anysource"]})  # differ by design
@@ -133,6 +134,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     readings: Mapping[int, Reading] = {}  # the newest, by process
     thoughts: Mapping[int, Thought] = {}
     learned: Mapping[Phase, Gaps] = {}
+    recovered_s: recovering.Taken = {}
     told_standstill: bool = False
 
 
@@ -155,19 +157,21 @@ def observe(
     ``behind_ns``: by process, what its clock is behind that of ``now_ns``, and always was; 0 if it is not named.
     A process that is not in ``readings`` any more is forgotten. A suspicion is told once for each silence.
     """
-    learned, moved = _learn(watch, readings)
-    learned, changes = _relearn(watch.bounds, learned)
-    told = watch.told_standstill and not moved
+    before_s, was_told = watch.recovered_s, watch.told_standstill
     thoughts = _kept(watch, readings) if watch.thoughts else {}
+    watch, moved = _learn(watch, readings)
+    learned, changes = _relearn(watch.bounds, watch.learned)
+    told = was_told and not moved
     watch = replace(watch, learned=learned, readings=readings, thoughts=thoughts, told_standstill=told)
-    findings: list[Finding] = list(changes)
+    findings: list[Finding] = [*changes, *recovering.changes(watch.bounds, before_s, watch.recovered_s)]
     still = _still(watch.bounds, _Look(readings, now_ns, behind_ns))
     terms = {readings[proc].term for proc in still}
     for term in terms:
         look = _Look({proc: r for proc, r in readings.items() if r.term == term}, now_ns, behind_ns)
         watch, found = _judge(watch, look, [proc for proc in still if proc in look.members])
         findings += found
-    return watch, tuple(findings)
+    watch, found = _judge_recovery(watch, _Look(readings, now_ns, behind_ns))
+    return watch, (*findings, *found)
 
 
 def confirm(watch: Watch, proc: int, *, answered: bool, busy: bool) -> tuple[Watch, Verdict, tuple[Finding, ...]]:
@@ -227,16 +231,22 @@ class _Deadlines:
         for reading in watch.readings.values():
             self._closed[reading.term] = max(self._closed.get(reading.term, -1), reading.closed_step)
         self._known: dict[tuple[Phase, int, int], float] = {}
+        self._members = recovering.Members(watch.readings)
 
     def of(self, proc: int) -> float:
         """Of this process."""
         reading = self._watch.readings[proc]
+        widened_s = self._watch.thoughts.get(proc, _NOTHING).widened_s
+        if reading.doing in recovering.STANDS:
+            waited_for, taken_s = self._members.waited_for(proc), self._watch.recovered_s
+            own_s = recovering.allowed_s(self._watch.bounds, reading.doing, taken_s, waited_for=waited_for)
+            return max(own_s, widened_s)
         alike = (_phase(reading), reading.term, reading.rehearsed_ns)
         allowed_s = self._known.get(alike)
         if allowed_s is None:
             allowed_s = _learned_s(self._watch, reading, self._closed[reading.term]) or _early_s(self._watch, reading)
             self._known[alike] = allowed_s
-        return max(allowed_s, self._watch.thoughts.get(proc, _NOTHING).widened_s)
+        return max(allowed_s, widened_s)
 
 
 def _early_s(watch: Watch, reading: Reading) -> float:
@@ -273,9 +283,10 @@ def _learned_s(watch: Watch, reading: Reading, closed_step: int) -> float:
 # --- learning ---------------------------------------------------------------------------------------------------
 
 
-def _learn(watch: Watch, readings: Mapping[int, Reading]) -> tuple[Mapping[Phase, Gaps], bool]:
+def _learn(watch: Watch, readings: Mapping[int, Reading]) -> tuple[Watch, bool]:
     """What the gaps between moves tell, and whether there was a move at all."""
     gaps_s: dict[Phase, list[float]] = {}  # that are new
+    recovered_s = watch.recovered_s
     wanted = watch.bounds.window_gaps * len(_LEARNED)  # of thousands that move at once no more would be kept
     moved = len(readings) != len(watch.readings)
     for proc, reading in readings.items():
@@ -286,12 +297,15 @@ def _learn(watch: Watch, readings: Mapping[int, Reading]) -> tuple[Mapping[Phase
             moved = True
         elif before.moved_ns != reading.moved_ns:  # numbers of collectives are written without a move
             moved = True
-            if not wanted:
-                break
-            if _tells(before, reading):
-                gaps_s.setdefault(_phase(before), []).append((reading.moved_ns - before.moved_ns) / 1e9)
+            if before.doing in recovering.WORKS:
+                recovered_s = recovering.learned(recovered_s, before, reading)
+            if wanted and _tells(before, reading):
                 wanted -= 1
-    return _with_gaps(watch, gaps_s), moved
+                gaps_s.setdefault(_phase(before), []).append((reading.moved_ns - before.moved_ns) / 1e9)
+            if wanted and _missed_section(before, reading):
+                wanted -= 1
+                gaps_s.setdefault((Doing.SECTION, reading.ended_hash), []).append(reading.ended_ns / 1e9)
+    return replace(watch, learned=_with_gaps(watch, gaps_s), recovered_s=recovered_s), moved
 
 
 def _kept(watch: Watch, readings: Mapping[int, Reading]) -> dict[int, Thought]:
@@ -316,6 +330,12 @@ def _tells(before: Reading, after: Reading) -> bool:
     """Whether the silence between the two belongs to the phase of the first: no recovery came between."""
     settled = before.doing is Doing.SECTION or before.closed_step >= _SETTLED_STEP
     return before.doing in _LEARNED and settled and after.doing in _JUDGED and after.term == before.term
+
+
+def _missed_section(before: Reading, after: Reading) -> bool:
+    """Whether a whole section lay between two looks; of several, the last one tells."""
+    ended = after.sections_ended > before.sections_ended and before.doing is not Doing.SECTION
+    return ended and after.term == before.term
 
 
 def _relearn(bounds: Bounds, learned: Mapping[Phase, Gaps]) -> tuple[Mapping[Phase, Gaps], list[DeadlineChanged]]:
@@ -379,6 +399,21 @@ def _still(bounds: Bounds, look: _Look) -> list[int]:
     return [
         proc for proc, r in look.members.items() if r.moved_ns + behind_ns(proc, 0) < since_ns and r.doing in _JUDGED
     ]
+
+
+def _judge_recovery(watch: Watch, look: _Look) -> tuple[Watch, list[Finding]]:
+    """Members of any term, for who stands still has not come to the term in which the others wait for it."""
+    if not recovering.Members(look.members).standing:
+        return watch, []
+    behind_ns = look.behind_ns.get  # moves on different nodes are compared: by one clock
+    moved = {proc: r._replace(moved_ns=r.moved_ns + behind_ns(proc, 0)) for proc, r in look.members.items()}
+    members = recovering.Members(moved)
+    since_ns = {proc: at_ns for proc in members.standing if (at_ns := members.since_ns(proc)) is not None}
+    if not since_ns:
+        return watch, []
+    deadlines = _Deadlines(watch)
+    late = {proc for proc, at_ns in since_ns.items() if (look.now_ns - at_ns) / 1e9 > deadlines.of(proc)}
+    return _suspect(watch, look, late, _Doubt.ALONE)
 
 
 def _judge_all_in_one(watch: Watch, look: _Look) -> tuple[Watch, list[Finding]]:

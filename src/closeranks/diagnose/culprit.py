@@ -27,7 +27,15 @@ def culprit_of(lead: Evidence, live: Sequence[Evidence], known: frozenset[int]) 
         return Unit()
     if lead.unit.rank is not None:
         return lead.unit
-    return lead.unit if _of_the_job(lead) else _with_rank(lead.unit, live)
+    if _of_the_job(lead):
+        return lead.unit
+    return _with_rank(lead.unit or _named_beside(lead, live), live)
+
+
+def _named_beside(lead: Evidence, live: Sequence[Evidence]) -> Unit:
+    """The only place that others name who say the same, where the lead names none."""
+    units = {item.unit for item in live if item.fault == lead.fault and item.standing is lead.standing and item.unit}
+    return units.pop() if len(units) == 1 else Unit()
 
 
 def _of_the_job(lead: Evidence) -> bool:

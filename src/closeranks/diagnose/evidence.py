@@ -85,3 +85,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     where: str = ""  # the line of the user's program, ``train.py:31``
     excludes: tuple[str, ...] = ()  # faults that it speaks against
     went_on: bool = False  # the process went on working afterwards: it was handled
+    dated: bool = True  # False: ``at_s`` is the time of a line above, and this may have been said much later
+    ends: tuple[str, ...] = ()  # rules of whose sightings of the same unit or peer it says that they have passed
+    over: bool = False  # it has passed: its source says so itself
+    over_s: float | None = None  # when, where the source has a clock

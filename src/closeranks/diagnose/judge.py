@@ -20,6 +20,7 @@ from closeranks.diagnose.verdict import Rejected, Verdict, unknown
 from closeranks.faults import Fault, Persistence, Scope, fault_named
 
 SKEW_S: Final = 2.0  # clocks of nodes differ, and loggers write late: nearer times do not tell who was first
+UNDATED_LAG_S: Final = 600.0  # the same after words without a time, which may be younger than the line above them
 DEVICE_LAG_S: Final = 60.0  # a kernel writes its line after the process has felt the fault, but not much later
 CONFIDENCE_MIN: Final = 0.4  # below, a name would be wrong more often than it helps
 CONFIDENCE_MAX: Final = 0.99
@@ -38,7 +39,7 @@ def judge(evidence: Iterable[Evidence], *, kernel_read: bool = False, ranks: fro
     ``kernel_read``: a kernel log was read, so that its silence means something; ``ranks``: whose logs were read.
     """
     everything = sorted(evidence, key=_in_story)
-    live = [item for item in everything if not item.went_on and item.source is not Source.HISTORY]
+    live = [item for item in everything if not _is_past(item, everything) and item.source is not Source.HISTORY]
     excluded = _excluded(live)
     causes = [item for item in live if item.fault and item.standing <= Standing.SYMPTOM and item not in excluded]
     leads = _leads(causes)
@@ -79,6 +80,25 @@ def judge(evidence: Iterable[Evidence], *, kernel_read: bool = False, ranks: fro
 def _in_story(item: Evidence) -> tuple[float, int, int, str, str]:
     at_s = float("inf") if item.at_s is None else item.at_s
     return at_s, item.order, item.standing, item.rule, str(item.unit)
+
+
+def _is_past(item: Evidence, everything: Sequence[Evidence]) -> bool:
+    """It was handled, or it passed and no process said while it lasted that something was wrong."""
+    if item.went_on or not item.over:
+        return item.went_on
+    return not any(
+        other.source in (Source.LOG, Source.LAUNCHER)
+        and other.standing <= Standing.VICTIM
+        and not other.went_on
+        and _meanwhile(item, other)
+        for other in everything
+    )
+
+
+def _meanwhile(item: Evidence, other: Evidence) -> bool:
+    if item.at_s is None or item.over_s is None or other.at_s is None:
+        return False
+    return item.at_s - SKEW_S <= other.at_s <= item.over_s + DEVICE_LAG_S
 
 
 # --- who is first ---------------------------------------------------------------------------------------------------
@@ -141,15 +161,18 @@ def _first_symptom(symptoms: Sequence[Evidence]) -> Evidence:
 
 def _not_late(items: Sequence[Evidence]) -> list[Evidence]:
     """Without those that came when another had failed already; whoever has no clock is never late."""
-    times = [item.at_s for item in items if item.at_s is not None]
+    times = [(item.at_s, item.dated) for item in items if item.at_s is not None]
     if not times:
         return list(items)
-    first_s = min(times)
-    return [item for item in items if item.at_s is None or item.at_s <= first_s + _lag_s(item)]
+    first_s, dated = min(times)
+    return [item for item in items if item.at_s is None or item.at_s <= first_s + _lag_s(item, dated=dated)]
 
 
-def _lag_s(item: Evidence) -> float:
-    return DEVICE_LAG_S if item.standing is Standing.DEVICE else SKEW_S
+def _lag_s(item: Evidence, *, dated: bool) -> float:
+    """How much later than the first failure it may be; ``dated``: that one has a time of its own."""
+    if item.standing is not Standing.DEVICE:
+        return SKEW_S
+    return DEVICE_LAG_S if dated else UNDATED_LAG_S
 
 
 def _is_before(one: Evidence, other: Evidence) -> bool:
@@ -212,10 +235,15 @@ def _not_out_of_memory(lead: Evidence, *, kernel_read: bool) -> tuple[Rejected, 
 
 def _nothing(everything: Sequence[Evidence], live: Sequence[Evidence], ranks: frozenset[int]) -> Verdict:
     victims = [item for item in live if item.standing is Standing.VICTIM]
-    handled = [item for item in everything if item.went_on and item.fault]
+    handled = [item for item in everything if item.fault and _is_past(item, everything)]
     against = [f"{item.unit or item.place} lost a peer and says so: {item.text}" for item in victims[:_PROOF_LINES]]
     rejected = tuple(
-        Rejected(fault=item.fault, unit=item.unit, reason="the process went on working after it") for item in handled
+        Rejected(
+            fault=item.fault,
+            unit=item.unit,
+            reason="the process went on working after it" if item.went_on else "it passed, and no process failed then",
+        )
+        for item in handled
     )
     found = unknown(against=tuple(against), rejected=rejected[:_REJECTED_MAX], proof=tuple(victims[:1]))
     return replace(found, culprit=only_silent(live, ranks)) if victims else found

@@ -17,11 +17,15 @@ _ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\
 _MONTH_NAMES: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 _LABELS: Final = (
-    re.compile(r"\[(?:rank|default)(?P<rank>\d{1,6})\]:?\s?"),  # torchrun --tee, torch's own loggers
+    re.compile(r"\[(?:rank|default|trainer|worker)(?P<rank>\d{1,6})\]:?\s?"),  # torchrun --tee, torch's own loggers
     re.compile(r"(?P<rank>\d{1,6}): (?=\S|$)"),  # srun --label
     re.compile(r"\[(?P<rank>\d{1,6})\]:\s?"),  # older torchrun
     re.compile(r"\((?P<actor>[\w.()]+ )?pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\)\s?"),  # Ray
     re.compile(r"\[s(?P<rank>\d{1,6})\.\d+\] "),  # ours: seat and incarnation
+    re.compile(r'(?:stdout|stderr) [FP] |\{"log":"|\[pod/[^\]\s]{1,200}\] '),  # Kubernetes, Docker, kubectl --prefix
+    re.compile(r"[\w./-]{1,64}\[\d{1,8}\]: (?!segfault|general protection)"),  # journald: program and process
+    re.compile(r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]? "),  # a time without its day
+    re.compile(r"(?:[\w.-]{1,64}-\d{1,4} +)?\|  ?(?=\S)"),  # Docker Compose; groups of exceptions
     re.compile(r"(?P<node>[\w.-]+):\d+:\d+ \[\d+\] "),  # NCCL_DEBUG: host, pid, thread, device
 )
 _STAMPS: Final = (

@@ -39,6 +39,12 @@ _SIGNALLED: Final = 128  # a shell adds it to the number of the signal
 _FRAME: Final = re.compile(r'File "(?P<file>[^"\n]{1,400})", line (?P<line>\d{1,7})')
 _LIBRARIES: Final = ("site-packages", "dist-packages", "/lib/python", "<frozen", "<string>")
 _TRACEBACK: Final = "Traceback (most recent call last)"
+# Python says so before tracebacks that end nothing: of a finalizer, of its logging, of what runs after the program.
+_IGNORED: Final = re.compile(r"(?:Exception ignored |--- Logging error ---|Error in atexit\._run_exitfuncs)[^\n]*\n?$")
+# A quotation of another text, an option in a help text, a warning of Python's: remarks, and no errors.
+_REMARK: Final = re.compile(r"> |--[a-z]|\S+:\d+: \w*Warning: ")
+_REPORT: Final = "VERDICT: "  # a report of ours in a job's output speaks of other lines, perhaps of another job
+_REPORTED: Final = re.compile(r"(?:^|: )\S+:\d+(?: \[[^\]]{1,80}\])?: ")
 _TRACED_BONUS: Final = 0.05  # a traceback shows that the words are the process's end and no remark
 
 
@@ -67,6 +73,8 @@ class Lexicon:
 
     def understand(self, said: Said, before: str, numbers: Sequence[int]) -> Evidence | None:
         """What the line speaks for, without its place; ``numbers`` ascend. None: nothing."""
+        if _REMARK.match(said.text) is not None or (_REPORT in before and _REPORTED.search(said.text) is not None):
+            return None
         if numbers[0] == _IS_CODE:
             evidence = self._code(said)
             if evidence is not None:
@@ -127,6 +135,8 @@ def _by_rule(said: Said, match: Match, before: str) -> Evidence:
         peer=told.get("peer", ""),
         where=told.get("where") or (_user_frame(before) if traced else ""),
         excludes=rule.excludes,
+        ends=rule.over,
+        went_on=traced and _ignored(before),
     )
 
 
@@ -140,6 +150,11 @@ def ending(code: int | None, weight: float) -> tuple[str, float]:
     if number == _SIGABRT:
         return faults.NATIVE_CRASH.name, weight - 0.15  # victims abort too, when their communication breaks
     return "", 0.0
+
+
+def _ignored(before: str) -> bool:
+    """Whether Python said, before the traceback that ends here, that nothing follows from it."""
+    return _IGNORED.search(before[: before.rfind(_TRACEBACK)]) is not None
 
 
 def _code_of(told: Mapping[str, str]) -> int | None:

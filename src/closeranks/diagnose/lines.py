@@ -80,11 +80,21 @@ class Gathering:
             last_s = self._last_s.get(key)
             gap_s = self.lexicon.burst_gap_s(evidence)
             again = clock_s is not None and last_s is not None and clock_s - last_s > gap_s
-            first = evidence if known.went_on else known  # what was handled once may be the end another time
+            past = known.went_on or known.over  # what was handled or passed once may be the end another time
+            first = evidence if past else known
             self._found[key] = replace(first, count=known.count + 1, bursts=known.bursts + again)
         self._latest[key] = evidence
+        for ended in evidence.ends:
+            self._over(ended, evidence)
         if clock_s is not None:
             self._last_s[key] = clock_s
+
+    def _over(self, rule: str, end: Evidence) -> None:
+        """What the rule saw of the same peer or unit has passed."""
+        for key, known in self._found.items():
+            same = known.unit == end.unit and known.peer in ("", end.peer) and known.place.file == end.place.file
+            if known.rule == rule and same and not known.over:
+                self._found[key] = replace(known, over=True, over_s=end.at_s)
 
     def knows(self, evidence: Evidence) -> bool:
         """Whether another sighting would only be counted."""
@@ -203,7 +213,8 @@ class Scanner:
         if len(self._seen) > _KINDS_MAX:
             self._seen.pop(next(iter(self._seen)))
         if evidence.at_s is None and not self._gathering.knows(evidence):
-            evidence = replace(evidence, at_s=self._stamp_before(before) or self._origin.ended_s)
+            above_s = self._stamp_before(before)
+            evidence = replace(evidence, at_s=above_s or self._origin.ended_s, dated=above_s is None)
         self._gathering.add(evidence, said.uptime_s if evidence.at_s is None else evidence.at_s)
         return True
 

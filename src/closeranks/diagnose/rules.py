@@ -40,6 +40,7 @@ class _RuleEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     before: str = ""
     points: bool = False
     mutual: bool = False
+    over: tuple[str, ...] = ()
 
 
 class _RuleFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -64,6 +65,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     before: re.Pattern[str] | None
     mutual: bool  # ranks disagree, and the speaker need not be the one who is wrong
     points: bool  # the rank that the line names is another one than the speaker: the one that was missing
+    over: tuple[str, ...]  # rules of whose sightings the line says that they have passed
     provenance: str
     yes: tuple[str, ...]
     no: tuple[str, ...]
@@ -123,6 +125,9 @@ def parse(files: Mapping[str, str]) -> RuleBook:
     twice = _repeated([rule.id for rule in rules])
     if twice:
         raise RulesError(f"two rules are called {twice!r}; a name stands for one rule")
+    foreign = sorted({name for rule in rules for name in rule.over} - {rule.id for rule in rules})
+    if foreign:
+        raise RulesError(f"over: names a rule that there is not: {', '.join(foreign)}")
     return RuleBook(tuple(sorted(rules, key=_precedence)))
 
 
@@ -165,6 +170,7 @@ def _rule(file: str, entry: _RuleEntry) -> Rule:
         before=before,
         points=entry.points,
         mutual=entry.mutual,
+        over=entry.over,
         provenance=entry.provenance,
         yes=entry.yes,
         no=entry.no,

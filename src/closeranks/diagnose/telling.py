@@ -64,7 +64,7 @@ def _timeline(evidence: Sequence[Evidence]) -> Iterator[Told]:
             "no time     " if item.at_s is None else datetime.fromtimestamp(item.at_s, UTC).strftime("%H:%M:%S.%f")[:-3]
         )
         what = item.fault or ("lost a peer" if item.standing is Standing.VICTIM else item.rule)
-        handled = ", handled" if item.went_on else ""
+        handled = ", handled" if item.went_on else ", passed" if item.over else ""
         yield Told(f"  {when}  {what}{handled}: {_line(item)}")
     if len(story) > TIMELINE_MAX:
         yield Told(f"  and {len(story) - TIMELINE_MAX} more; --json has them all")

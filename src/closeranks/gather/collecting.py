@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -11,9 +12,11 @@ from closeranks.diagnose.evidence import Evidence
 from closeranks.diagnose.flight import compare
 from closeranks.diagnose.lines import Gathering, Scanner
 from closeranks.gather.dumps import read_recordings
-from closeranks.gather.reading import ReadingError, pieces
+from closeranks.gather.reading import ReadingError, looks_like_text, pieces
 from closeranks.gather.rulebook import lexicon
 from closeranks.gather.sources import LogFile
+
+_HEAD_BYTES: Final = 2**16
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +55,8 @@ class Collector:
             stored_bytes = 0
             try:
                 for piece in pieces(log.path):
+                    if not stored_bytes and not looks_like_text(piece.data[:_HEAD_BYTES]):
+                        self._problems.append(f"{log.path}: does not look like text: no log, or packed in another way")
                     scanner.feed(piece.data)
                     self._read_bytes += len(piece.data)
                     self._advance(piece.stored_bytes - stored_bytes)
@@ -67,6 +72,8 @@ class Collector:
             OSError: it cannot be read.
         """
         recordings, problems = read_recordings(folder)
+        if not recordings and not problems:
+            problems = [f"{folder}: no recording of collectives in it"]
         self._recordings += len(recordings)
         self._problems += problems
         self._others += compare(recordings)

@@ -8,7 +8,13 @@ from importlib import resources
 from closeranks.diagnose import codes, rules
 from closeranks.diagnose.lexicon import Lexicon
 
-RULE_FILES = ("device.toml", "network.toml", "system.toml", "process.toml")  # of rules equally near, the first
+RULE_FILES = (
+    "device.toml",
+    "amd.toml",
+    "network.toml",
+    "system.toml",
+    "process.toml",
+)  # of rules equally near, the first
 CODE_FILE = "codes.toml"
 
 

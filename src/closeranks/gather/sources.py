@@ -6,6 +6,7 @@ Known layouts: torchrun's ``attempt_0/3/stderr.log``, Slurm's ``slurm-%j_%t.out`
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -78,7 +79,10 @@ def logs_in(places: Sequence[Path], *, kernel: bool = False) -> list[LogFile]:
             if len(found) > FILES_MAX:
                 raise SourcesError(f"{place}: more than {FILES_MAX} files; name the folder of one job")
     if not found:
-        raise SourcesError(f"{', '.join(map(str, places))}: no log in it")
+        raise SourcesError(
+            f"{', '.join(map(str, places))}: no log in it (links, hidden files and names like x.json or x.pt are left "
+            "out; name such a file itself)"
+        )
     return list(found.values())
 
 
@@ -86,6 +90,8 @@ def _files(place: Path) -> Iterator[Path]:
     if place.exists() and not place.is_dir():  # a pipe as well, if it was named: <(kubectl logs ...)
         yield place
     elif place.is_dir():
+        if not os.access(place, os.R_OK | os.X_OK):
+            raise SourcesError(f"{place}: cannot be read: Permission denied")
         # Symbolic links below a folder may lead in circles or elsewhere: only what was named itself is followed.
         yield from sorted(
             path

@@ -54,11 +54,13 @@ _DOING: Final = {
     Doing.SECTION: "section",
     Doing.RECOVERING: "recovering",
     Doing.LEAVING: "leaving",
+    Doing.MEETING: "meeting",
+    Doing.RESTORING: "restoring",
 }
 
 # What a seat works at that is its step and no other: neither a rehearsal nor a recovery.
 _STEPPING: Final = (Doing.BETWEEN, Doing.FORWARD, Doing.BACKWARD, Doing.APPLYING)
-_STALLED: Final = (_DOING[Doing.RECOVERING], _DOING[Doing.WAITING])
+_STALLED: Final = tuple(_DOING[d] for d in (Doing.RECOVERING, Doing.MEETING, Doing.RESTORING, Doing.WAITING))
 
 
 class _Seat(msgspec.Struct, kw_only=True):

@@ -28,6 +28,7 @@ from closeranks.events import (
     DrillEnded,
     ErrorSeen,
     FaultInjected,
+    GroupsAbandoned,
     HookRan,
     IncidentClosed,
     IncidentOpened,
@@ -264,6 +265,8 @@ def _describe_recovery(event: AnyEvent) -> str:
             return f"term {event.term} began with {', '.join(f'p{proc}' for proc in event.members)}"
         case RestorePlanned():
             return f"going on after step {event.step}: {event.reason}" if event.step >= 0 else event.reason
+        case GroupsAbandoned():
+            return f"p{event.proc} keeps {counted(event.groups, 'group')} that nothing can wake until it ends"
         case SeatStalled():
             return f"seat {event.seat} was stalled for {event.until_mono_s - event.since_mono_s:.2f} s"
         case IncidentClosed():

@@ -9,6 +9,7 @@ import msgspec
 from closeranks.plan.checks import PlanInputError
 from closeranks.plan.rates import Part
 from closeranks.plan.state_size import PRESETS
+from closeranks.toml_text import TomlProblem, value_of
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -241,42 +242,32 @@ def _given(raw: dict[str, Any]) -> tuple[str, ...]:
     return tuple(sorted(keys))
 
 
-def _nearest_key(unknown: str) -> str:
-    from difflib import get_close_matches
-
-    sections = [*Cluster.__struct_fields__[:-1]]
-    names = [*sections, *(key.split(".")[1] for key in _BOUNDS), "name", "mode", "recipe"]
-    return get_close_matches(unknown, names, n=1, cutoff=0.0)[0]
-
-
 def _way_out(problem: str) -> str:
-    if "unknown field" in problem:
-        return f"did you mean {_nearest_key(problem.split('`')[1])!r}?"
+    """What the reader of the problem can do, where its text does not say so."""
     if "missing required field `accelerators`" in problem:
-        return "set hardware.accelerators, or say --gpus 1024"
-    if "$.measured" in problem:
-        return "give failures and unit_h together (--failures 419 --watched-gpu-h 2.1e7)"
-    return "see docs/plan.md for the keys and their types"
+        return "; set hardware.accelerators, or say --gpus 1024"
+    if ": measured" in problem:
+        return "; give failures and unit_h together (--failures 419 --watched-gpu-h 2.1e7)"
+    return ""
 
 
-def cluster_of(raw: dict[str, Any], where: str = "cluster.toml") -> Cluster:
-    """Return the cluster of a parsed file or of flags put into the same form.
+def cluster_of(raw: dict[str, Any], where: str = "cluster.toml", text: str = "") -> Cluster:
+    """Return the cluster of a parsed file or of flags put into the same form; ``text`` is that of the file.
 
     Raises:
-        PlanInputError: an unknown key (with the nearest known one), a wrong type, or a value out of its bounds.
+        TomlProblem: an unknown key (with the nearest known one), a wrong type or a missing key.
+        PlanInputError: a value out of its bounds.
 
     Source: own; bounds are those beyond which a value is surely a slip of units.
 
     """
     given = _given(raw)
-    try:
-        cluster = msgspec.convert(raw, Cluster, strict=True)
-    except msgspec.ValidationError as error:
-        problem = str(error)
-        way_out = _way_out(problem)
-        raise PlanInputError(where, "known keys with values of their type", problem, way_out) from None
     if "given" in raw:
         raise PlanInputError(where, "known keys", "'given'", "it is worked out from the keys that are set")
+    try:
+        cluster = value_of(raw, Cluster, where, text)
+    except TomlProblem as problem:
+        raise TomlProblem(f"{problem}{_way_out(str(problem))}") from None
     for section in Cluster.__struct_fields__[:-1]:
         value = getattr(cluster, section)
         for item in value if isinstance(value, tuple) else (value,):
@@ -291,32 +282,3 @@ def cluster_of(raw: dict[str, Any], where: str = "cluster.toml") -> Cluster:
         place = f"{where}: job"
         raise PlanInputError(place, "the size of a save", "none", way_out)
     return msgspec.structs.replace(cluster, part=cluster.part or ASSUMED_PARTS, given=given)
-
-
-def read_cluster(text: str, where: str = "cluster.toml") -> Cluster:
-    """Return the cluster that a ``cluster.toml`` describes.
-
-    Raises:
-        PlanInputError: as ``cluster_of``, or no TOML.
-
-    Source: TOML 1.0.
-
-    """
-    return cluster_of(parse_toml(text, where), where)
-
-
-def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """Return the tables of a TOML text, for merging with flags.
-
-    Raises:
-        PlanInputError: no TOML, with line and column.
-
-    Source: TOML 1.0.
-
-    """
-    import tomllib
-
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise PlanInputError(where, "TOML", str(error), "mend the line that is named") from None

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from closeranks.plan.checks import PlanInputError
+from closeranks.toml_text import read_toml
 
 if TYPE_CHECKING:
     from closeranks.plan.fit import FitReport
@@ -225,51 +224,17 @@ def to_toml(reliability: Reliability) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def decode_toml(text: str, kind: type[Any], where: str) -> Any:
-    """Return TOML text as ``kind``; an unknown key is an error that names the nearest known one.
-
-    Raises:
-        PlanInputError: with the key, the bound and the fix.
-
-    Source: TOML 1.0.
-
-    """
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise PlanInputError(where, "TOML", str(error), "mend the line that is named") from None
-    try:
-        return msgspec.convert(raw, kind)
-    except msgspec.ValidationError as error:
-        problem = str(error)
-        way_out = "see docs/plan.md for the keys"
-        if "unknown field" in problem:
-            unknown = problem.split("`")[1]
-            near = get_close_matches(unknown, _keys(kind), n=1, cutoff=0.0)
-            way_out = f"did you mean {near[0]!r}?" if near else way_out
-        raise PlanInputError(where, "known keys with values of their type", problem, way_out) from None
-
-
-def _keys(kind: type[Any], seen: frozenset[type[Any]] = frozenset()) -> list[str]:
-    names: list[str] = []
-    for field in msgspec.structs.fields(kind):
-        names.append(field.encode_name)
-        for inner in (field.type, *getattr(field.type, "__args__", ())):
-            if isinstance(inner, type) and issubclass(inner, msgspec.Struct) and inner not in seen:
-                names += _keys(inner, seen | {kind})
-    return names
-
-
 def from_toml(text: str, where: str = "reliability.toml") -> Reliability:
     """Return a written file.
 
     Raises:
-        PlanInputError: an unknown key, a wrong type or an unknown format.
+        TomlProblem: no TOML, an unknown key, a wrong type or a missing key.
+        PlanInputError: an unknown format.
 
     Source: ``to_toml``.
 
     """
-    found: Reliability = decode_toml(text, Reliability, where)
+    found = read_toml(text, Reliability, where)
     if found.format != FORMAT:
         key = f"{where}: format"
         raise PlanInputError(key, str(FORMAT), found.format, "fit the trace again with this version")

@@ -29,6 +29,7 @@ from closeranks.drill import blows
 from closeranks.events import (
     CurveSeen,
     FaultInjected,
+    GroupsAbandoned,
     PreflightDone,
     ProcessFailed,
     ProcessJoined,
@@ -101,6 +102,9 @@ class Ears:
 
     @_hear.register
     def _(self, message: messages.Paused, worker: Worker) -> None:
+        if message.abandoned > worker.abandoned:
+            worker.abandoned = message.abandoned
+            self._context.note(GroupsAbandoned(proc=worker.proc, seat=worker.seat, groups=message.abandoned))
         self._context.feed(
             ProcPaused(
                 proc=worker.proc,

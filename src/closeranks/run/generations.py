@@ -19,6 +19,26 @@ from closeranks.run.context import Context
 from closeranks.run.replays import Replays
 
 
+def kept_of(generations: tuple[keeper.Known, ...]) -> dict[int, Kept]:
+    """What a store holds of the job as a whole, by the number of the generation."""
+    return {
+        known.generation: Kept(
+            generation=known.generation,
+            step=known.step,
+            trusted=known.trusted,
+            verified=known.verified == "held",
+            broken=known.verified == "broken",
+        )
+        for known in generations
+        if known.group == ""
+    }
+
+
+def newest_step_of(kept: dict[int, Kept]) -> int | None:
+    """The highest step that can be gone back to; None: there is none."""
+    return max((one.step for one in kept.values() if not one.broken), default=None)
+
+
 class Generations:
     """Follows what the keeper reports; notes what people should know."""
 
@@ -37,21 +57,11 @@ class Generations:
     @property
     def newest_step(self) -> int | None:
         """The highest step that can be gone back to."""
-        return max((kept.step for kept in self._kept.values() if not kept.broken), default=None)
+        return newest_step_of(self._kept)
 
     def opened(self, generations: tuple[keeper.Known, ...]) -> None:
         """The store told what it holds."""
-        self._kept = {
-            known.generation: Kept(
-                generation=known.generation,
-                step=known.step,
-                trusted=known.trusted,
-                verified=known.verified == "held",
-                broken=known.verified == "broken",
-            )
-            for known in generations
-            if known.group == ""
-        }
+        self._kept = kept_of(generations)
 
     def committed(self, generation: int, step: int, *, trusted: bool) -> None:
         """One more."""

@@ -43,6 +43,7 @@ class Worker:
     pong: asyncio.Event = field(default_factory=asyncio.Event)
     can_replay: bool = False  # a spare that waits in its loop, with a whole model
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)  # one question at a time
+    abandoned: int = 0  # groups of former terms that nothing can wake
     mute: bool = False  # its control thread did not answer the last question
     stack: asyncio.Future[str] | None = None
 

@@ -12,6 +12,7 @@ from closeranks.decide.save_interval import EverySeconds, EverySteps
 from closeranks.detect.progress import Bounds
 from closeranks.plan.checks import PlanInputError
 from closeranks.simulate.saves import Tier
+from closeranks.toml_text import read_toml
 
 _NO_END: Final = 10**9
 _UNBOUNDED: Final = Intensity(most=_NO_END, period_s=1.0)
@@ -57,16 +58,10 @@ def read_policy(text: str, where: str = "policy.toml") -> Policy:
     """The policy of a file; its name is the file's where it gives none.
 
     Raises:
-        PlanInputError: an unknown key (with the nearest known one), a wrong type, or values that contradict.
+        TomlProblem: no TOML, an unknown key (with the nearest known one), or a wrong type.
+        PlanInputError: values that contradict.
     """
-    from closeranks.plan.reliability_file import decode_toml
-
-    try:
-        found: Policy = decode_toml(text, Policy, where)
-    except ValueError as error:
-        if isinstance(error, PlanInputError):
-            raise
-        raise PlanInputError(where, "values that can be", str(error), "see docs/plan.md for the keys") from None
+    found = read_toml(text, Policy, where)
     _check(found, where)
     return found if found.name else msgspec.structs.replace(found, name=where.rsplit("/", 1)[-1].removesuffix(".toml"))
 

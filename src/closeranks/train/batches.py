@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from torch.utils.data import DataLoader, default_collate
@@ -10,7 +10,9 @@ from torch.utils.data import DataLoader, default_collate
 from closeranks.train.randomness import derive, seed_everything
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+_Of = TypeVar("_Of")
 
 
 class Sample(NamedTuple):
@@ -25,17 +27,26 @@ def window(step: int, global_batch: int, size: int, seed: int, *, shuffle: bool 
 
     Every index occurs exactly once an epoch, whatever the number of seats.
     """
+    return _at(_positions(step, global_batch), size, seed, shuffle=shuffle)
+
+
+def share(window: Sequence[_Of], seat: int, seats: int) -> Sequence[_Of]:
+    """The seat's slice of a window; slices differ by at most one sample and cover the window."""
+    count = len(window)
+    return window[seat * count // seats : (seat + 1) * count // seats]
+
+
+def _positions(step: int, global_batch: int) -> range:
+    return range(step * global_batch, (step + 1) * global_batch)
+
+
+def _at(positions: Sequence[int], size: int, seed: int, *, shuffle: bool) -> list[Sample]:
+    """The samples at these positions of all epochs in a row."""
     samples = []
-    for position in range(step * global_batch, (step + 1) * global_batch):
+    for position in positions:
         epoch, offset = divmod(position, size)
         samples.append(Sample(epoch, int(_order(size, seed, epoch)[offset]) if shuffle else offset))
     return samples
-
-
-def share(samples: list[Sample], seat: int, seats: int) -> list[Sample]:
-    """The seat's slice of a window; slices differ by at most one sample and cover the window."""
-    count = len(samples)
-    return samples[seat * count // seats : (seat + 1) * count // seats]
 
 
 _ORDERS: dict[tuple[int, int, int], np.ndarray[Any, Any]] = {}
@@ -91,7 +102,8 @@ class Batches:
 
     def samples(self, step: int, seat: int, seats: int) -> list[Sample]:
         """Which samples the seat takes at the step."""
-        return share(window(step, self.global_batch, self._size, self.seed, shuffle=self._shuffle), seat, seats)
+        positions = share(_positions(step, self.global_batch), seat, seats)
+        return _at(positions, self._size, self.seed, shuffle=self._shuffle)
 
     def fetch(self, step: int, seat: int, seats: int) -> Any:
         """The seat's batch of the step; asking again for the same step gives the same batch."""

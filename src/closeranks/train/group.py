@@ -33,7 +33,7 @@ _PEER_TO_PEER = frozenset(("send", "recv", "recv_anysource"))
 class OuterWork(dist.Work):  # type: ignore[misc]
     """A handle whose future never fails; waiting on it in user code raises PeerLost under poison."""
 
-    def __init__(self, future: torch.futures.Future[Any], world: World) -> None:
+    def __init__(self, future: Any, world: World) -> None:
         super().__init__()
         self._future = future
         self._world = world
@@ -47,7 +47,7 @@ class OuterWork(dist.Work):  # type: ignore[misc]
 
     synchronize = block_current_stream = wait
 
-    def get_future(self) -> torch.futures.Future[Any]:
+    def get_future(self) -> Any:
         return self._future
 
     def is_completed(self) -> bool:
@@ -124,11 +124,9 @@ def _raise_in_user_code(world: World) -> None:
 
 
 def _size_bytes(value: Any) -> int:
-    if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple)):  # asked first: that is the quicker question
         return sum(map(_size_bytes, value))
-    return 0
+    return value.nbytes if isinstance(value, torch.Tensor) else 0
 
 
 def _done(value: Any) -> torch.futures.Future[Any]:
@@ -229,11 +227,12 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
             raise RuntimeError(f"{operation}: process group {self.label} was shut down")
         if isinstance(inner, PrivateWorld):
             return self._answer_privately(inner, operation, result, call)
-        launch: Launch | None = Launch(result, call)
+        launch = Launch(result, call)
         if world.tamper is not None:
-            launch = world.tamper(operation, Launch(result, call))
-        if launch is None:  # a drill leaves it out
-            return OuterWork(_done(result), world)
+            changed = world.tamper(operation, launch)
+            if changed is None:  # a drill leaves it out
+                return OuterWork(_done(result), world)
+            launch = changed
         return self._send(inner, operation, result, launch)
 
     def _answer_privately(self, inner: PrivateWorld, operation: str, result: Any, call: Callable[[Any], Any]) -> Any:
@@ -246,9 +245,9 @@ class OuterGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _send(self, inner: Inner, operation: str, result: Any, launch: Launch) -> Any:
         world, term = self._world, self._world.term
         world.entering(operation, _size_bytes(launch.tensors))
-        record = self._begin_record(operation, result)
+        record = None if world.setup is None else self._begin_record(operation, result)
         try:
-            work = launch.call(inner.backend_for(first_tensor_device(result)))
+            work = launch.call(inner.cpu if inner.cuda is None else inner.backend_for(first_tensor_device(result)))
         except RuntimeError as error:
             world.returned()
             if operation in _PEER_TO_PEER or isinstance(error, dist.DistError):

@@ -37,6 +37,7 @@ _LOOK_S: Final = 0.005
 _MEMORY_MAX_BYTES: Final = 2**24
 _SAMPLES_MAX: Final = 4096
 _NO_LOSS: Final = word_of(math.nan)
+_OFF: Final = Level.OFF  # members of an enumeration are slow to look up
 
 
 class HeldAttempts:
@@ -73,8 +74,9 @@ class HeldAttempts:
         """An attempt begins."""
         self.outcome = None
         self._attempt = attempt
-        supervised = self._job.control is not None and not self._world.private
-        self._watching = supervised and not rehearsal and self.guard.level is not Level.OFF
+        asked = self.guard.level is not _OFF and not rehearsal
+        self._watching = asked and self._job.control is not None and not self._world.private
+        self._world.on_gradients = self.show if self._watching else None
         self._norms.clear()
         self._sums.clear()
         self._partial.clear()
@@ -83,7 +85,7 @@ class HeldAttempts:
 
     def take(self, batch: Any) -> None:
         """This seat trains on ``batch`` in the attempt that was opened."""
-        tensors = list(tensors_in(batch)) if self._watching else []
+        tensors = list(tensors_in(batch)) if self._watching else None
         self._batch = word_sum(tensors) if tensors else 0
 
     def show(self, gradients: torch.Tensor, partial: torch.Tensor | None = None) -> None:

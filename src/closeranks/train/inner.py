@@ -39,6 +39,7 @@ class Inner:
         self.peers: set[sockets.Endpoint] = set()
         self.cpu: Any = None
         self.cuda: Any = None
+        self._abandoned = False
 
     def connect(self, store: Any) -> None:
         """Meet the other members at ``store`` and connect to each.
@@ -78,9 +79,16 @@ class Inner:
         if self.cuda is not None:
             self.cuda.abort()
 
-    def abandon(self) -> None:
-        """A thread of gloo waits in here for ever: never destroy it, for that would wait for the thread."""
+    def abandon(self) -> bool:
+        """A thread of gloo waits in here for ever: never destroy it, for that would wait for the thread.
+
+        Whether that is new. Its threads and descriptors stay until the process ends.
+        """
+        if self._abandoned:
+            return False
+        self._abandoned = True
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.cpu))
+        return True
 
 
 def _copy(outputs: Any, inputs: Any) -> None:

@@ -47,6 +47,10 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 _LEASE_LOOK_S = 0.01
+# Members of an enumeration are slow to look up, and these are wanted in every step; so are words 6 and 8 of the vitals,
+# Field.DOING and Field.STEP.
+_OPEN, _APPLYING = Attempt.OPEN, Attempt.APPLYING
+_DOING_STARTING, _DOING_APPLYING = int(Doing.STARTING), int(Doing.APPLYING)
 
 
 class _Environment(msgspec.Struct, frozen=True):
@@ -248,21 +252,16 @@ class Job:
 
         If a member is lost meanwhile, the section ends early on the others and training goes on with the next step.
         """
-        words, doing = self.world.vitals.words, self.world.vitals.words[Field.DOING]
         label = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
-        words[Field.SECTION_HASH] = label or 1
-        self.world.vitals.move(Doing.SECTION)
         if name.startswith(("save", "snapshot", "checkpoint")):
             self.world.vitals.spend(Category.SNAPSHOT)
         try:
-            with self.world.own.apart():
+            with self.world.vitals.section(label or 1), self.world.own.apart():
                 yield
         except PeerLost:
             if self.world.poison is None:
                 raise
         finally:
-            words[Field.SECTION_HASH] = 0
-            self.world.vitals.move(doing)
             if self._looping:
                 self.world.vitals.spend(Category.USEFUL)
 
@@ -275,7 +274,6 @@ class Job:
         self.keeping = Keeping(environment.arenas, self.protected, self.randomness)
         world.on_poison = lambda term, detail: self.require_control().send(messages.Poisoned(term=term, detail=detail))
         world.on_backward = self._on_backward
-        world.on_gradients = self.held.show
         world.wait_for_seat = self._wait_for_seat
         self.control.start()
         self._arm()
@@ -358,23 +356,23 @@ class Job:
 
     def _before_apply(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         world = self.world
-        if world.attempt is not Attempt.OPEN:
+        if world.attempt is not _OPEN:
             return
         world.raise_if_poisoned()
         self.held.settle(optimizer)
         while not world.vitals.may_act:  # our node is cut off, or its supervisor is frozen: another may sit here soon
             time.sleep(_LEASE_LOOK_S)
             world.raise_if_poisoned()
-        world.attempt = Attempt.APPLYING
-        world.applied_ns = time.monotonic_ns()
-        world.own.begin(world.applied_ns)
+        world.attempt = _APPLYING
+        world.applied_ns = now_ns = time.monotonic_ns()
+        world.own.begin(now_ns)
         words = world.vitals.words
-        if words[Field.DOING] != Doing.STARTING:
-            words[Field.DOING] = Doing.APPLYING
-            self.strike("apply", words[Field.STEP])
+        if words[6] != _DOING_STARTING:
+            words[6] = _DOING_APPLYING
+            self.strike("apply", words[8])
 
     def _on_backward(self) -> None:
-        step = self.world.vitals.words[Field.STEP]
+        step = self.world.vitals.words[8]
         if self.page is not None:
             self.page.write(step)
         self.strike("backward", step)

@@ -29,10 +29,10 @@ _OWN = int(Field.OWN_NS)
 class OwnTime:
     """Written by the training thread; the result is a word of its vitals page."""
 
-    __slots__ = ("_device", "_pass", "_since_ns", "_vitals", "_waited_ns")
+    __slots__ = ("_device", "_pass", "_since_ns", "_waited_ns", "_words")
 
     def __init__(self, vitals: Vitals) -> None:
-        self._vitals = vitals
+        self._words = vitals.words
         self._since_ns = 0
         self._waited_ns = 0
         self._device: DeviceTime | None = None
@@ -48,7 +48,7 @@ class OwnTime:
     def open(self, now_ns: int) -> None:
         """An attempt is opened."""
         self._pass = _NO_PASS
-        self._vitals.words[_OWN] = 0
+        self._words[_OWN] = 0
         if self._since_ns == 0:
             self.begin(now_ns)
 
@@ -57,10 +57,10 @@ class OwnTime:
         if self._pass == _NO_PASS and backward_pass != -1:
             self._pass = backward_pass
         if self._pass in (_NO_PASS, backward_pass):
-            self._vitals.words[_OWN] = now_ns - self._since_ns - self._waited_ns
+            self._words[_OWN] = now_ns - self._since_ns - self._waited_ns
             if self._device is not None and device_time.in_use():
                 self._device.launch()
-                self._vitals.words[_OWN] = self._device.read_ns()
+                self._words[_OWN] = self._device.read_ns()
 
     def waited(self, since_ns: int) -> None:
         """The training thread waited for others until now."""

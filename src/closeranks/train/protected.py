@@ -19,7 +19,7 @@ from closeranks.train.batches import Batches
 from closeranks.train.tree import NotProtectable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 
 @runtime_checkable
@@ -45,6 +45,7 @@ class Protected:
         self.local: dict[str, Stateful] = {}
         self._owners: list[tuple[str, torch.nn.Module]] | None = None
         self._ddp: list[DistributedDataParallel] | None = None
+        self._changing: dict[str, Stateful] | None = None
 
     def add(self, name: str, value: Any, *, local: bool = False) -> None:
         """Register one object.
@@ -162,11 +163,14 @@ class Protected:
 
     def look_for_parts(self) -> None:
         """Walk the modules again: the walk is too long for every step, and set-up may have changed them."""
-        self._owners = self._ddp = None
+        self._owners = self._ddp = self._changing = None
 
-    def changing(self) -> dict[str, Stateful]:
+    def changing(self) -> Mapping[str, Stateful]:
         """Objects whose state a step may change: not modules, not optimizers, and not data that the step determines."""
-        return {name: v for name, v in {**self.others, **self.local}.items() if not isinstance(v, Batches)}
+        if self._changing is None:
+            every = {**self.others, **self.local}
+            self._changing = {name: one for name, one in every.items() if not isinstance(one, Batches)}
+        return self._changing
 
     def local_structure(self, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
         """Structure of the objects given as local; their tensors are put into ``tensors``."""

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _QUIET_S = 20.0
 _RESTART_S = 120.0
 _TIMER_SUMMARY_S = 5.0
+# Members of an enumeration are slow to look up, and these are wanted in every step.
+_BETWEEN, _OPEN, _APPLYING = Attempt.NONE, Attempt.OPEN, Attempt.APPLYING
+_USEFUL, _REPEATED = Category.USEFUL, Category.REPEATED
 
 
 class MicroBatch:
@@ -180,35 +183,36 @@ class Loop:
     def open(self, step: Step) -> None:
         """Begin an attempt."""
         world, job = self.world, self.job
-        if world.attempt is not Attempt.NONE:
+        if world.attempt is not _BETWEEN:
             raise RuntimeError("`with step:` inside another step block; one block is one update")
         if job.control is not None and not step.rehearsal:  # without a supervisor nothing is tried again
             job.undo.take()
-        opened_ns = time.monotonic_ns()
+        opened_ns, number, seat = time.monotonic_ns(), step.number, world.seat or 0
         if job.batches is not None:
-            step.batch = job.batches.fetch(step.number, world.seat or 0, world.size)
+            step.batch = job.batches.fetch(number, seat, world.size)
             fetched_ns, opened_ns = opened_ns, time.monotonic_ns()
             job.timers.show(FETCHING, opened_ns - fetched_ns)
-        job.randomness.set_for(step.number, world.seat or 0)
-        self._attempt = self._attempt + 1 if self._last == step.number else 1
-        self._last = step.number
+        job.randomness.set_for(number, seat)
+        self._attempt = self._attempt + 1 if self._last == number else 1
+        self._last = number
         job.held.open(self._attempt, rehearsal=step.rehearsal)
         job.held.take(step.batch)
         self.lasting.hear_of_saves()
         world.opened_ns = opened_ns
         world.own.open(opened_ns)
         world.backward_seen = step.rehearsal
-        world.attempt = Attempt.OPEN
-        world.vitals.open_step(step.number, self._attempt, opened_ns)
+        world.attempt = _OPEN
+        world.vitals.open_step(number, self._attempt, opened_ns)
         if step.rehearsal:
             world.vitals.move(Doing.STARTING)
         else:
-            world.vitals.spend(Category.REPEATED if step.number <= self.highest else Category.USEFUL, opened_ns)
-            self._report_resume()
-        job.strike("forward", step.number, rehearsal=step.rehearsal)
+            world.vitals.spend(_REPEATED if number <= self.highest else _USEFUL, opened_ns)
+            if self._to_report_resume:
+                self._report_resume()
+        job.strike("forward", number, rehearsal=step.rehearsal)
 
     def _report_resume(self) -> None:
-        if self._to_report_resume and self.job.control is not None:
+        if self.job.control is not None:
             self._to_report_resume = False
             self.job.control.send(
                 messages.Resumed(
@@ -221,8 +225,8 @@ class Loop:
     def leave(self, step: Step, error: BaseException | None) -> bool:
         """End an attempt; True swallows ``error``, since the attempt is void and will be repeated."""
         world = self.world
-        applying = world.attempt is Attempt.APPLYING
-        world.attempt = Attempt.NONE
+        applying = world.attempt is _APPLYING
+        world.attempt = _BETWEEN
         if applying:
             self.job.timers.show(UPDATING, time.monotonic_ns() - world.applied_ns)
         else:
@@ -361,13 +365,14 @@ class Loop:
         if self._void is None:
             self._lost_since_ns = time.monotonic_ns()
         self.world.vitals.spend(Category.STALLED, at_ns=self._lost_since_ns)
-        self.world.vitals.move(Doing.RECOVERING)
         self._pause()
         self._join_terms(self._await_seat())
 
     def _pause(self) -> None:
+        """Leave the attempt; what is awaited then is a seat under the next term."""
         world, job = self.world, self.job
         term = world.term
+        world.vitals.move(Doing.RECOVERING)
         if not world.wait_quiet(_QUIET_S):
             raise RuntimeError(f"collectives of term {term} still run {_QUIET_S:.0f} s after they were cut")
         if self._void is not None and not self._undone:
@@ -381,8 +386,10 @@ class Loop:
                     intact=self._intact,
                     settled=True,
                     digest=job.protected.digest() if self._intact else "",
+                    abandoned=world.abandoned,
                 )
             )
+        world.vitals.move(Doing.WAITING)
 
     def _join_terms(self, seat: messages.Seat) -> None:
         while True:
@@ -415,9 +422,10 @@ class Loop:
         job.take_seat(seat)
         job.strike("recovering", self.closed)
         groups = world.regroup(seat)
-        world.vitals.move(Doing.RECOVERING)
         control.send(messages.Regrouped(term=seat.term, groups=groups))
+        world.vitals.move(Doing.WAITING)
         plan = self._await(messages.Restore, seat.term)
+        world.vitals.move(Doing.RESTORING)
         self._restore(plan, newly=newly)
         control.send(messages.Restored(term=seat.term, step=plan.step, digest=job.protected.digest()))
         world.vitals.move(Doing.WAITING)
@@ -428,10 +436,11 @@ class Loop:
         inner = world.groups[0].inner
         if not isinstance(inner, Inner) or world.seat is None:
             raise PeerLost(plan.term, "the group was dropped")
+        line = transfer.Line(inner, plan.term, world.vitals)
         if plan.donor == world.seat and plan.receivers:
-            transfer.give(inner, plan.term, job.protected, list(plan.receivers))
+            transfer.give(line, job.protected, list(plan.receivers))
         elif world.seat in plan.receivers and plan.donor is not None:
-            transfer.take(inner, plan.term, job.protected, plan.donor)
+            transfer.take(line, job.protected, plan.donor)
             self._intact = False
             if job.page is not None and (newly or plan.step > self.closed):
                 job.page.inherit(plan.step)

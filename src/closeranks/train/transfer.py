@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import torch
 
+from closeranks.signs import Doing
 from closeranks.train.poison import PeerLost
 
 if TYPE_CHECKING:
     from closeranks.train.inner import Inner
     from closeranks.train.protected import Protected
+    from closeranks.vitals import Vitals
 
 _TAG = 0x5EA7
 _MAX_MANIFEST_BYTES = 64 * 2**20
@@ -29,25 +31,45 @@ class _Manifest(msgspec.Struct, frozen=True):
     structure: dict[str, Any]
 
 
-def _wait(term: int, works: list[Any]) -> None:
-    problem: RuntimeError | None = None
-    for work in works:  # every one: none may write into our tensors after we have left
+class Line(NamedTuple):
+    """The connections of a term, and where each tensor that has passed is shown as progress."""
+
+    inner: Inner
+    term: int
+    vitals: Vitals
+
+    def wait(self, works: list[Any]) -> None:
+        """Until all of them are complete.
+
+        Raises:
+            PeerLost: one of them failed; none writes into a tensor any more.
+        """
+        problem: RuntimeError | None = None
+        for work in works:  # every one: none may write into our tensors after we have left
+            try:
+                with self.vitals.amid(Doing.MEETING):
+                    work.wait()
+            except RuntimeError as error:
+                problem = problem or error
+        if problem is not None:
+            raise PeerLost(self.term, f"transfer: {problem}") from problem
+
+    def send(self, tensor: torch.Tensor, peer: int) -> Any:
+        """Begin to."""
+        return self._start(self.inner.cpu.send, tensor, peer)
+
+    def receive(self, tensor: torch.Tensor, peer: int) -> Any:
+        """Begin to."""
+        return self._start(self.inner.cpu.recv, tensor, peer)
+
+    def _start(self, operation: Any, tensor: torch.Tensor, peer: int) -> Any:
         try:
-            work.wait()
+            return operation([tensor], peer, _TAG)
         except RuntimeError as error:
-            problem = problem or error
-    if problem is not None:
-        raise PeerLost(term, f"transfer: {problem}") from problem
+            raise PeerLost(self.term, f"transfer: {error}") from error
 
 
-def _start(term: int, operation: Any, tensor: torch.Tensor, peer: int) -> Any:
-    try:
-        return operation([tensor], peer, _TAG)
-    except RuntimeError as error:
-        raise PeerLost(term, f"transfer: {error}") from error
-
-
-def give(inner: Inner, term: int, protected: Protected, receivers: list[int]) -> None:
+def give(line: Line, protected: Protected, receivers: list[int]) -> None:
     """Send the replicated state to ``receivers`` (ranks of the group).
 
     Raises:
@@ -60,17 +82,17 @@ def give(inner: Inner, term: int, protected: Protected, receivers: list[int]) ->
     head = torch.tensor([len(manifest)], dtype=torch.int64)
     body = torch.frombuffer(bytearray(manifest), dtype=torch.uint8)
     for receiver in receivers:
-        _wait(term, [_start(term, inner.cpu.send, head, receiver)])
-        _wait(term, [_start(term, inner.cpu.send, body, receiver)])
+        line.wait([line.send(head, receiver)])
+        line.wait([line.send(body, receiver)])
         works = []
         for _, tensor in named:
             if tensor.numel():
                 flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-                works.append(_start(term, inner.cpu.send, flat, receiver))
-        _wait(term, works)
+                works.append(line.send(flat, receiver))
+        line.wait(works)
 
 
-def take(inner: Inner, term: int, protected: Protected, donor: int) -> None:
+def take(line: Line, protected: Protected, donor: int) -> None:
     """Receive the replicated state from ``donor`` and put it in place.
 
     Raises:
@@ -79,11 +101,11 @@ def take(inner: Inner, term: int, protected: Protected, donor: int) -> None:
         TypeError: it has a type of elements that this torch does not know; nothing was put in place.
     """
     head = torch.zeros(1, dtype=torch.int64)
-    _wait(term, [_start(term, inner.cpu.recv, head, donor)])
+    line.wait([line.receive(head, donor)])
     if not 0 < int(head) <= _MAX_MANIFEST_BYTES:
         raise ValueError(f"transfer: a manifest of {int(head)} bytes was announced")
     body = torch.empty(int(head), dtype=torch.uint8)
-    _wait(term, [_start(term, inner.cpu.recv, body, donor)])
+    line.wait([line.receive(body, donor)])
     manifest = msgspec.msgpack.decode(body.numpy().tobytes(), type=_Manifest)
     _check_parameters(manifest, protected)
     received: dict[str, torch.Tensor] = {}
@@ -95,8 +117,8 @@ def take(inner: Inner, term: int, protected: Protected, donor: int) -> None:
         tensor = torch.empty(entry.shape, dtype=dtype)
         received[entry.name] = tensor
         if tensor.numel():
-            works.append(_start(term, inner.cpu.recv, tensor.reshape(-1).view(torch.uint8), donor))
-    _wait(term, works)
+            works.append(line.receive(tensor.reshape(-1).view(torch.uint8), donor))
+    line.wait(works)
     protected.restore(received, manifest.structure)
 
 

@@ -50,6 +50,8 @@ class Attempt(enum.Enum):
 # Members of an enumeration are slow to look up, and these are wanted at every collective.
 _OPEN = Attempt.OPEN
 _BACKWARD = int(Doing.BACKWARD)
+_Future: Any = torch._C.Future
+_backward_pass = torch._C._current_graph_task_id
 
 
 class Flight(NamedTuple):
@@ -57,7 +59,7 @@ class Flight(NamedTuple):
 
     inner: Inner
     result: Any
-    future: torch.futures.Future[Any]
+    future: Any  # of C++, as gloo's own: the class of Python around it adds nothing but time
 
 
 class World:
@@ -74,6 +76,7 @@ class World:
         self.setup: Recorder | Replayer | None = None
         self.vitals = vitals
         self.store: Any = None
+        self.abandoned = 0  # insides that stay until this process ends, see Inner.abandon
         self.opened_ns = 0
         self.applied_ns = 0  # when the update began
         self.own = OwnTime(vitals)
@@ -88,6 +91,7 @@ class World:
         self._connecting: list[Inner] = []
         self._retired: list[Any] = []  # insides of the term before: see _retire
         self._regrouping = False
+        self._ended = (0, "")  # newest term that the supervisor ended, and why
         self._launched = 0
         self._returned = 0
         self._flights: dict[int, Flight] = {}
@@ -110,7 +114,7 @@ class World:
         """A collective is about to be launched under the current term."""
         now_ns = time.monotonic_ns()
         if self.attempt is _OPEN:
-            backward_pass = torch._C._current_graph_task_id()
+            backward_pass = _backward_pass()
             self.own.launch(now_ns, backward_pass)
             if not self.backward_seen and backward_pass != -1:
                 self.backward_seen = True
@@ -130,7 +134,7 @@ class World:
 
     def take_off(self, inner: Inner, result: Any) -> Flight:
         """A collective was launched: its future is complete when it has landed, or was given up."""
-        flight = Flight(inner, result, torch.futures.Future())
+        flight = Flight(inner, result, _Future([]))
         self._flights[id(flight)] = flight
         return flight
 
@@ -162,15 +166,20 @@ class World:
             PeerLost: interrupted or failed; the groups have no inside, wait for a newer term.
         """
         with self._changed:
-            self.term, self.seat, self.private, self.poison = place.term, place.seat, False, None
+            ended, reason = self._ended  # it may be over before this thread has begun it
+            self.term, self.seat, self.private = place.term, place.seat, False
+            self.poison = reason if place.term <= ended else None
             self._launched = self._returned = 0
             self._regrouping = True
         self.vitals.begin_term(place.term)
         try:
-            self._connect_store(place)
+            self.raise_if_poisoned()
+            with self.vitals.amid(Doing.MEETING):
+                self._connect_store(place)
             self._retire()
-            for group in self.groups:
-                self._give_inside(group)
+            with self.vitals.amid(Doing.MEETING):
+                for group in self.groups:
+                    self._give_inside(group)
         except RuntimeError as error:
             self.poison_term(place.term, f"regroup failed: {first_line(error)}")
             raise PeerLost(place.term, first_line(error)) from error
@@ -254,7 +263,9 @@ class World:
         return True
 
     def interrupt(self, term: int, reason: str) -> None:
-        """The supervisor ended ``term``: poison it and wake whoever is blocked under it."""
+        """The supervisor ended ``term``: poison it, now or as it begins here, and wake whoever is blocked under it."""
+        with self._changed:
+            self._ended = max(self._ended, (term, reason))
         self.poison_term(term, reason, tell=False)
         if term == self.term:
             self.wake()
@@ -284,7 +295,7 @@ class World:
     def _give_up(self) -> None:
         """What nothing wakes counts as complete: its connections are gone, it cannot write into a tensor any more."""
         for flight in list(self._flights.values()):
-            flight.inner.abandon()
+            self.abandoned += flight.inner.abandon()
             self.land(flight)
 
 
