@@ -15,7 +15,7 @@ from situations.trial import Trial
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
-STEPS, STEP_MS, HOLD, AGAIN = 24, 60, 14, 19  # slow enough for a save before each hold
+STEPS, STEP_MS, HOLD, AGAIN = 29, 60, 14, 24  # slow enough for a save before the first hold
 WITHIN_S = 90.0  # on a busy machine; nothing waits for it to pass
 
 
@@ -23,12 +23,14 @@ WITHIN_S = 90.0  # on a busy machine; nothing waits for it to pass
 def two_nodes(tmp_path):
     """The toy on two nodes, of which one may go on alone.
 
-    It waits before step HOLD until ``go`` is in the folder, and before step AGAIN until ``again`` is.
+    It waits before step HOLD until ``go`` is in the folder, and before step AGAIN until ``again`` is. In between it
+    takes its time until ``kept`` is there: a save is asked for some steps ahead.
     """
     saving = ("--store", str(tmp_path / "store"), "--save-every", "2", "--keep", "last=100")
     options = ("--nnodes", "1:2", "--node-patience", "1s", *saving)
-    hold = (("TOY_HOLD", f"{HOLD}:{tmp_path / 'go'},{AGAIN}:{tmp_path / 'again'}"),)
-    spec = NodesSpec((TOY, str(STEPS), str(STEP_MS)), 2, 0, 1, "store", options, hold)
+    hold = ("TOY_HOLD", f"{HOLD}:{tmp_path / 'go'},{AGAIN}:{tmp_path / 'again'}")
+    linger = ("TOY_LINGER", f"{HOLD}:{tmp_path / 'kept'}")
+    spec = NodesSpec((TOY, str(STEPS), str(STEP_MS)), 2, 0, 1, "store", options, (hold, linger))
     with Stand((*spec.nodes, AUTHORITY)) as stand:
         run = NodesRun(spec, stand, tmp_path / "nodes")
         run.start()
@@ -47,7 +49,9 @@ def test_one_node_after_the_other_is_lost_and_the_job_ends_as_a_run_of_the_size_
     (left,) = {*run.spec.nodes} - {lead}
     lose(run, lead)  # with it the saver that commits
     (tmp_path / "go").touch()
-    wait_for(run, lambda: closed_step(run.records(left)) >= AGAIN - 1 and saved_alone(run, left))
+    wait_for(run, lambda: saved_alone(run, left))
+    (tmp_path / "kept").touch()
+    wait_for(run, lambda: closed_step(run.records(left)) >= AGAIN - 1)
     run.start_node(lead)
     wait_for(run, lambda: events(run.records(lead), ProcessReady))
     lose(run, left)

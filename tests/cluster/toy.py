@@ -2,6 +2,7 @@
 
 ``toy.py STEPS STEP_MS``. A line of ``applied/seat<k>`` in the run folder: step, term, pid, and the time at which
 the update began. TOY_HOLD=STEP:FILE sits before that step until the file is there; several are joined by commas.
+TOY_LINGER=STEP:FILE takes a second for that step and each later one, while the file is not there.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ def sit(job: cr.Job, until: Path) -> None:
             never.wait(0.02)
 
 
+def linger(until: Path, most_s: float = 1.0) -> None:
+    never, end_s = threading.Event(), time.monotonic() + most_s
+    while not until.exists() and time.monotonic() < end_s:
+        never.wait(0.02)
+
+
 def write_down(job: cr.Job, step: int, began_s: float) -> None:
     APPLIED.mkdir(mode=0o700, exist_ok=True)
     line = f"{step} {job.world.term} {os.getpid()} {began_s!r}\n"
@@ -62,12 +69,15 @@ def main(steps: int, step_s: float) -> None:
 
     optimizer.register_step_pre_hook(at_apply)  # after the library's own, which refuses what may not be applied
     never = threading.Event()
+    slow_from, _, until = os.environ.get("TOY_LINGER", f"{steps}:").partition(":")
     holds = dict(hold.split(":", 1) for hold in os.environ.get("TOY_HOLD", "-1:").split(","))
     for step in job.steps(until=steps):
         if str(step.number) in holds and not step.rehearsal:
             sit(job, Path(holds[str(step.number)]))
         with step:
             never.wait(step_s)
+            if step.number >= int(slow_from):
+                linger(Path(until))
             loss = (model(step.batch) - step.batch).square().mean()
             loss.backward()
             step.report(loss=loss)
