@@ -27,7 +27,7 @@ types: setup
 	$(BIN)/mypy
 
 test: lint types
-	$(BIN)/pytest -n 2 --dist loadfile $(TESTS)
+	$(BIN)/pytest -n 3 --dist loadfile $(TESTS)
 
 demo: setup
 	$(BIN)/python examples/demo.py
