@@ -8,8 +8,7 @@ one from one whose thread holds the interpreter, and both have to be acted on. `
 phase, also where a deadline is long or there is none.
 
 Who waits in a collective that others have not entered is a victim and never suspected. The culprit is outside of
-the collective, or behind by number: if one that is behind answers, it is what was sent to it that does not arrive, and
-nobody can be named. When all wait in the same one, all are asked: whoever does not answer is it;
+the collective, or behind by number. When all wait in the same one, all are asked: whoever does not answer is it;
 when all answer, nobody can be named. Of a recovery, ``recovering.py`` knows who works and who waits.
 """
 
@@ -102,7 +101,7 @@ class Verdict(StrEnum):
 class _Doubt(StrEnum):
     NONE = "none"
     ALONE = "alone"
-    INSIDE = "inside"  # of a collective, with all others, or that others have left
+    WITH_ALL = "with all"  # every member waits in the same collective
     SETTLED = "settled"  # confirmed
 
 
@@ -181,7 +180,7 @@ def observe(
 def confirm(watch: Watch, proc: int, *, answered: bool, busy: bool) -> tuple[Watch, Verdict, tuple[Finding, ...]]:
     """What the suspicion of this process came to, given its answer and whether it used processor or disk."""
     thought = watch.thoughts.get(proc, _NOTHING)
-    if thought.doubt not in (_Doubt.ALONE, _Doubt.INSIDE):
+    if thought.doubt not in (_Doubt.ALONE, _Doubt.WITH_ALL):
         return watch, Verdict.MOVED, ()
     if not answered:
         return _with(watch, {proc: replace(thought, doubt=_Doubt.SETTLED)}), Verdict.STUCK, ()
@@ -192,7 +191,7 @@ def confirm(watch: Watch, proc: int, *, answered: bool, busy: bool) -> tuple[Wat
         reason = f"process {proc} answers and works; until its next move it may be silent for longer"
         change = DeadlineChanged(phase=_phase_name(_phase(watch.readings[proc])), allowed_s=widened_s, reason=reason)
         return watch, Verdict.SLOW, (change,)
-    if thought.doubt is _Doubt.INSIDE:
+    if thought.doubt is _Doubt.WITH_ALL:
         return _with(watch, {proc: replace(thought, answered=True)}), Verdict.WAITING, ()
     return _with(watch, {proc: replace(thought, doubt=_Doubt.SETTLED)}), Verdict.BLOCKED, ()
 
@@ -399,7 +398,8 @@ def _judge(watch: Watch, look: _Look, still: Sequence[int]) -> tuple[Watch, list
     numbers = [r.entered for r in members.values()]
     if min(numbers) < max(numbers):
         least = min(numbers)
-        return _judge_behind(watch, look, late & {proc for proc, r in members.items() if r.entered == least})
+        behind = {proc for proc, r in members.items() if r.entered == least}
+        return _suspect(watch, look, late & behind, _Doubt.ALONE)
     if late != set(members):
         return watch, []
     return _judge_all_in_one(watch, look)
@@ -413,23 +413,6 @@ def _still(bounds: Bounds, look: _Look) -> list[int]:
     return [
         proc for proc, r in look.members.items() if r.moved_ns + behind_ns(proc, 0) < since_ns and r.doing in _JUDGED
     ]
-
-
-def _judge_behind(watch: Watch, look: _Look, behind: set[int]) -> tuple[Watch, list[Finding]]:
-    """All wait in collectives, these in an earlier one. If others are through with it, they have done their part in it.
-
-    A network that loses packets looks like that, until transport has sent them once more.
-    """
-    if not behind:
-        return watch, []
-    number = look.members[min(behind)].entered
-    if not any(reading.returned >= number for reading in look.members.values()):
-        return _suspect(watch, look, behind, _Doubt.ALONE)
-    if not all(watch.thoughts.get(proc, _NOTHING).answered for proc in behind):
-        return _suspect(watch, look, behind, _Doubt.INSIDE)
-    who = ", ".join(f"p{proc}" for proc in sorted(behind))
-    detail = f"{who} answers and waits in collective {number}, which others have left: what was sent does not arrive"
-    return _stand_still(watch, look, detail, ())
 
 
 def _judge_recovery(watch: Watch, look: _Look) -> tuple[Watch, list[Finding]]:
@@ -456,7 +439,7 @@ def _judge_all_in_one(watch: Watch, look: _Look) -> tuple[Watch, list[Finding]]:
     if all(watch.thoughts.get(proc, _NOTHING).answered for proc in members):
         detail = f"all {len(members)} processes answer and wait in the same collective, number {number}"
         return _stand_still(watch, look, detail, ())
-    return _suspect(watch, look, set(members), _Doubt.INSIDE)
+    return _suspect(watch, look, set(members), _Doubt.WITH_ALL)
 
 
 def _compare(members: Mapping[int, Reading]) -> Agreement | Mismatch:
@@ -479,7 +462,7 @@ def _suspect(watch: Watch, look: _Look, procs: set[int], doubt: _Doubt) -> tuple
     for proc in sorted(procs):
         thought = watch.thoughts.get(proc, _NOTHING)
         # Who was asked among all and turns out to be the one that others wait for is asked again.
-        if thought.doubt is _Doubt.NONE or (thought.doubt is _Doubt.INSIDE and doubt is _Doubt.ALONE):
+        if thought.doubt is _Doubt.NONE or (thought.doubt is _Doubt.WITH_ALL and doubt is _Doubt.ALONE):
             found.append(Suspect(proc=proc, silent_s=look.silent_s(proc), allowed_s=deadlines.of(proc)))
             doubted[proc] = replace(thought, doubt=doubt, answered=False)
     return _with(watch, doubted), found
