@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+SAME_CLOCK: Final[Mapping[int, int]] = {}  # by process, what its clock is behind: nothing
 
 
 class Doing(IntEnum):

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
@@ -25,7 +26,7 @@ from msgspec.structs import replace
 from closeranks.detect import recovering
 from closeranks.events import DeadlineChanged
 from closeranks.operations import CODES, name_of
-from closeranks.signs import Doing, Reading
+from closeranks.signs import SAME_CLOCK, Doing, Reading
 
 _WIDER = 10.0
 _TOLD_CHANGE = 0.25  # a learned deadline that moved by less is not told
@@ -36,7 +37,6 @@ _IN_STEPS = frozenset({Doing.BETWEEN, Doing.FORWARD, Doing.BACKWARD, Doing.APPLY
 _LEARNED = _IN_STEPS | {Doing.SECTION}
 # A process that waits for the supervisor is judged by the controller's deadlines; one that leaves is free.
 _JUDGED = _LEARNED | {Doing.STARTING}
-_SAME_CLOCK: Mapping[int, int] = {}
 _POINT_TO_POINT = frozenset({CODES["send"], CODES["recv"], CODES["recv_anysource"]})  # differ by design
 
 
@@ -150,7 +150,7 @@ class _Look(NamedTuple):
 
 
 def observe(
-    watch: Watch, readings: Mapping[int, Reading], now_ns: int, behind_ns: Mapping[int, int] = _SAME_CLOCK
+    watch: Watch, readings: Mapping[int, Reading], now_ns: int, behind_ns: Mapping[int, int] = SAME_CLOCK
 ) -> tuple[Watch, tuple[Finding, ...]]:
     """Look at all members that live; call it every 50 ms or so. ``readings`` must not change afterwards.
 
@@ -234,7 +234,11 @@ class _Deadlines:
         for reading in watch.readings.values():
             self._closed[reading.term] = max(self._closed.get(reading.term, -1), reading.closed_step)
         self._known: dict[tuple[Phase, int, int], float] = {}
-        self._members = recovering.Members(watch.readings)
+
+    @cached_property
+    def _members(self) -> recovering.Members:
+        """Of a recovery; most of the time there is none."""
+        return recovering.Members(self._watch.readings)
 
     def of(self, proc: int) -> float:
         """Of this process."""
@@ -396,8 +400,8 @@ def _judge(watch: Watch, look: _Look, still: Sequence[int]) -> tuple[Watch, list
             return _stand_still(watch, look, "others have left their loop", tuple(sorted(gone)))
         return _suspect(watch, look, late & outside, _Doubt.ALONE)
     numbers = [r.entered for r in members.values()]
-    if min(numbers) < max(numbers):
-        least = min(numbers)
+    least = min(numbers)
+    if least < max(numbers):
         behind = {proc for proc, r in members.items() if r.entered == least}
         return _suspect(watch, look, late & behind, _Doubt.ALONE)
     if late != set(members):

@@ -16,12 +16,11 @@ import msgspec
 from msgspec.structs import replace
 
 from closeranks.detect.progress import Bounds
-from closeranks.signs import Reading
+from closeranks.signs import SAME_CLOCK, Reading
 
 _AGAIN_NS: Final = 1_000_000_000  # between the looks: a machine that stops for a moment stops one of them
 _LATE_NS: Final = 1_000_000_000  # who looks so late did not run itself, and knows nothing of the others meanwhile
 _LOOKS: Final = 2
-_SAME_CLOCK: Final[Mapping[int, int]] = {}
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +65,7 @@ class Roll(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look(
-    roll: Roll, readings: Mapping[int, Reading], now_ns: int, behind_ns: Mapping[int, int] = _SAME_CLOCK
+    roll: Roll, readings: Mapping[int, Reading], now_ns: int, behind_ns: Mapping[int, int] = SAME_CLOCK
 ) -> tuple[Roll, tuple[Call, ...]]:
     """Whom to ask now, of all processes that live and have begun to listen; call it every 50 ms or so.
 
