@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from closeranks.toml_text import nearest
+from closeranks.toml_text import TomlProblem, nearest, tables_in
 
 DURABLE = "durable"  # the tier with the log; it is always there, whether the file names it or not
 MEMORY = "memory"  # the arenas themselves: no tier of the file, every save is there
@@ -142,9 +141,9 @@ def parse(text: str, name: str) -> Tiers:
         TiersError: with file, table, key, what was expected and what was found.
     """
     try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise TiersError(f"{name}: not TOML: {error}") from error
+        tree = tables_in(text, name)
+    except TomlProblem as error:
+        raise TiersError(str(error)) from error
     _refuse_unknown(tree, ("tier",), name)
     tables = tree.get("tier", [])
     if not isinstance(tables, list):

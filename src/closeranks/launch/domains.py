@@ -22,12 +22,11 @@ or, where its name ends in ``.json``, Kubernetes' labels by node name:
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from closeranks.launch.hostlist import HostlistProblem, expand
-from closeranks.toml_text import nearest
+from closeranks.toml_text import TomlProblem, nearest, tables_in
 
 LEVELS = ("chassis", "rack", "row", "switch", "power", "room", "zone", "region")  # smallest first, roughly
 VARIABLE = "CLOSERANKS_DOMAIN_"  # and the level in capitals
@@ -107,9 +106,9 @@ def _from_file(file: DomainsFile, node: str, machine: str) -> dict[str, str]:
     if file.name.endswith(".json"):
         return _from_labels(file, machine)
     try:
-        tree = tomllib.loads(file.text)
-    except tomllib.TOMLDecodeError as error:
-        raise DomainsProblem(f"{file.name}: not TOML: {error}") from None
+        tree = tables_in(file.text, file.name)
+    except TomlProblem as error:
+        raise DomainsProblem(str(error)) from None
     _require_known(file.name, tree, ("levels", "node", "host"))
     levels = _own_levels(file.name, tree.get("levels", []))
     by_node = _entries(f"{file.name}: node", tree.get("node", {}), levels)
