@@ -1,6 +1,7 @@
 """The drill for every launcher: a small script trains on two nodes, one of them is killed, a spare node takes over.
 
-All nodes are on this machine. Killing a node is SIGKILL to its guardian, its supervisor and all below them at once.
+All nodes are on this machine. Killing a node is SIGKILL to its guardian, its supervisor and all below them at once, or
+to its guardian alone, as where the connection is cut by which it was started.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def expected_weights() -> bytes:
     return b"".join(value.detach().numpy().tobytes() for value in space["model"].parameters())
 
 
-def strike(folder: Path, within_s: float = 150.0) -> None:
+def strike(folder: Path, *, only_guardian: bool = False, within_s: float = 150.0) -> None:
     """Kill a node that holds a seat and does not lead, once it has closed steps of the run started in ``folder``."""
 
     def seated() -> list[int]:
@@ -93,7 +94,7 @@ def strike(folder: Path, within_s: float = 150.0) -> None:
     supervisor = read_stat(started.pid)
     assert supervisor is not None
     guardian = supervisor.parent
-    below = [stat.pid for stat in descendants(guardian, read_table())]
+    below = [] if only_guardian else [stat.pid for stat in descendants(guardian, read_table())]
     for pid in (guardian, *below):  # the guardian first, so that nobody is left to end the others in order
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

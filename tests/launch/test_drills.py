@@ -65,6 +65,7 @@ def in_folder(tmp_path):
 
 
 def test_a_node_is_lost_under_ssh(in_folder, tmp_path):
+    """Its guardian is killed, as by the tether of a connection that broke: no request to stop the job everywhere."""
     ssh = tmp_path / "ssh"
     ssh.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
     ssh.chmod(0o755)
@@ -74,7 +75,7 @@ def test_a_node_is_lost_under_ssh(in_folder, tmp_path):
     process = in_folder(
         sys.executable, "-c", _MAIN, "launch", *words, "--", *options, str(write_script(tmp_path)), str(tmp_path)
     )
-    strike(tmp_path)
+    strike(tmp_path, only_guardian=True)
     assert process.wait(120) == 0
     require_recovered(tmp_path)
 

@@ -66,7 +66,8 @@ class _Zygote(NamedTuple):
 class _Signals:
     """SIGTERM and SIGINT from the first moment on; what comes before the loop is kept for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, guardian: int) -> None:
+        self._guardian = guardian
         self._early: list[int] = []
         self._context: Context | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -82,9 +83,13 @@ class _Signals:
             loop.call_soon(self.take, early)
 
     def take(self, number: int) -> None:
-        """The first one asks for an orderly end, the second for an end at once."""
+        """The first one asks for an orderly end, the second for an end at once.
+
+        The guardian's end is told by a SIGTERM too: that asks for nothing, least of all of other nodes, and the
+        lifeline tells the same.
+        """
         context = self._context
-        if context is None:
+        if context is None or os.getppid() != self._guardian:  # the kernel names the new parent before it signals
             return
         now = context.stops > 0
         context.stops += 1
@@ -109,7 +114,7 @@ def main(argv: list[str]) -> int:
     if not die_with_parent(guardian, signal.SIGTERM):
         return _EXIT_GUARDIAN_LOST
     become_subreaper()
-    signals = _Signals()
+    signals = _Signals(guardian)
     file = read_run_file(folder)
     zygote = _make_zygote(file.options)
     if isinstance(zygote, Newborn):
