@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
-from closeranks.authority.record import Record
 from closeranks.cluster import mind as cluster_mind
 from closeranks.cluster import second_paths
 from closeranks.cluster.absence import Absences
@@ -16,47 +14,10 @@ from closeranks.cluster.coordinator import Coordinator
 from closeranks.cluster.mind import Mind
 from closeranks.decide.protocol import NodeJoined
 from closeranks.events import NodeGone
-from closeranks.frames import Decoder
 from closeranks.nodes import words
 from closeranks.nodes.link import End, Ended
 from closeranks.nodes.probes import Finding, Probed
-from closeranks.run.options import RunOptions
-
-NODES = 200
-
-
-class Line:
-    """A connection in name only. Its end is told from the loop, as that of a real one is."""
-
-    def __init__(self) -> None:
-        self.ears = None
-        self.end = None
-        self.told = []
-        self._decoder = Decoder(words.FromCoordinator)
-
-    def send(self, word) -> None:
-        self.told.append(word)
-
-    def send_frames(self, frames: bytes) -> None:
-        self.told += self._decoder.feed(frames)
-
-    def abort(self, reason: str) -> None:
-        self.end = End(Ended.CUT, reason)
-        asyncio.get_running_loop().call_soon(self.ears.on_closed, self.end)
-
-
-def introduced(node: str) -> words.Introduction:
-    return words.Introduction(
-        run="r", node=node, boot="b", slots=2, host="127.0.0.1", probe_port=1, domains={}, hostname=node
-    )
-
-
-def scene(tmp_path, **changes):
-    tenure = SimpleNamespace(
-        record=Record(procs_reserved=1_000_000), nodes_in_doubt=(), predecessor_s=0.0, epoch=1, admits=True
-    )
-    options = RunOptions(target="train.py", seats=2 * NODES, nnodes=NODES, run_dir=str(tmp_path), **changes)
-    return tenure, SimpleNamespace(node="n0", run="r", keys=None), options
+from cluster.scene import NODES, Line, introduced, scene, settle
 
 
 @pytest.fixture
@@ -75,11 +36,6 @@ def probes(monkeypatch):
     monkeypatch.setattr(second_paths, "probe", probe)
     monkeypatch.setattr(second_paths, "keep_vigil", never)
     return asked
-
-
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 def test_what_is_noted_in_one_moment_travels_in_one_word_and_is_numbered_on(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 
@@ -18,6 +20,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     term: int = 0  # the newest that was, or is about to be, announced
     members: tuple[int, ...] = ()  # process by seat
     nodes: tuple[str, ...] = ()  # node by seat
+    boots: Mapping[str, str] = {}  # supervisor process by node: of those in ``nodes``
     incarnations: tuple[int, ...] = ()  # newest by seat
     procs_reserved: int = 1  # numbers below it are given out or belong to a leader: never give one twice
     incidents: int = 0  # incidents opened so far

@@ -58,9 +58,9 @@ def _unused() -> None:
 
 def _show_version(value: bool) -> None:
     if value:
-        from importlib.metadata import version  # a tenth of a second that no other command has to wait for
+        from closeranks.version import version  # a tenth of a second that no other command has to wait for
 
-        typer.echo(f"closeranks {version('closeranks')}")
+        typer.echo(f"closeranks {version()}")
         raise typer.Exit
 
 

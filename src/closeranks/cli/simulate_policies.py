@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,7 @@ from closeranks.simulate.policy import Policy
 from closeranks.simulate.replicas import Work, run_all
 from closeranks.simulate.scenario import DAY_S, HOUR_S, Scenario, scenario_of, setup_of
 from closeranks.simulate.strikes import Strike
+from closeranks.version import version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -159,7 +159,7 @@ def _record(request: Request, work: Work, folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (folder / JOURNAL_NAME).open("xb") as file:
         (folder / JOURNAL_NAME).chmod(0o600)
-        recorded(setup, drawn, file.write, name=f"simulated-{request.seed}", version=version("closeranks"))
+        recorded(setup, drawn, file.write, name=f"simulated-{request.seed}", version=version())
     sys.stderr.write(f"closeranks simulate: journal written; to look at it: closeranks report {folder}\n")
 
 

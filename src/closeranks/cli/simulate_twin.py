@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -16,6 +15,7 @@ from closeranks.events import Record
 from closeranks.journal import JOURNAL_NAME, read
 from closeranks.simulate.run import recorded
 from closeranks.simulate.twin import beside, timing_seen, twin_of
+from closeranks.version import version
 
 
 def play_twin(run: Path, learned_from: Path, journal: Path | None, *, as_json: bool) -> None:
@@ -24,7 +24,7 @@ def play_twin(run: Path, learned_from: Path, journal: Path | None, *, as_json: b
     timing = timing_seen(_records(learned_from))
     twin = twin_of(real, timing)
     lines: list[bytes] = []
-    outcome = recorded(twin.setup, twin.strikes, lines.append, name="twin", version=version("closeranks"))
+    outcome = recorded(twin.setup, twin.strikes, lines.append, name="twin", version=version())
     virtual = [msgspec.json.decode(line, type=Record) for line in lines]
     if journal is not None:
         journal.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from closeranks.authority.record import Record
 from closeranks.cluster.attendance import Attendee
 from closeranks.cluster.identity import Identity
 from closeranks.cluster.second_paths import SecondPaths
@@ -64,12 +65,13 @@ class Absences:
 
     # --- what is heard ------------------------------------------------------------------------------------------
 
-    def expect(self, nodes: tuple[str, ...]) -> None:
-        """Nodes of the newest term that have not followed this leader."""
-        now_s = time.monotonic()
-        for node in dict.fromkeys(nodes):
+    def expect(self, record: Record) -> None:
+        """Nodes of the newest term that have not followed this leader, each in the process that the record names."""
+        now_s, missing = time.monotonic(), "not heard by this leader"
+        for node in dict.fromkeys(record.nodes):
             if node not in self._attendees:
-                self._attendees[node] = Attendee(node=node, boot="", gone_s=now_s, missing="not heard by this leader")
+                boot = record.boots.get(node, "")
+                self._attendees[node] = Attendee(node=node, boot=boot, gone_s=now_s, missing=missing)
 
     def heard(self, attendee: Attendee, beat_s: float) -> None:
         """It introduced itself."""

@@ -1,12 +1,52 @@
-"""Preflight over all nodes: versions and scripts of all seats are compared once all of a group have joined. Pure."""
+"""What has to be the same on all nodes: options of the run, and the versions and scripts of its processes. Pure."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from typing import NamedTuple
+
+import msgspec
 
 from closeranks.events import PreflightDone
 from closeranks.nodes.words import SeatFacts
-from closeranks.run.preflight import compare
+from closeranks.run.options import RunOptions, Target
+from closeranks.run.preflight import compare, differing
+from closeranks.version import version
+
+# Options about which the nodes of a job have to agree, by the flag that a person gave. Others are a node's own.
+_SHARED: Mapping[str, str] = {
+    "nnodes": "--nnodes",
+    "nodes_min": "--nnodes",
+    "slots": "--nproc-per-node",
+    "spares": "--spares",
+    "kind": "--no-python or -m",
+    "max_restarts": "--max-restarts",
+    "store": "--store",
+    "job": "--job",
+    "save_every_steps": "--save-every",
+    "save_every_s": "--save-every",
+    "rpo_s": "--rpo",
+    "keep": "--keep",
+    "on_partition": "--on-partition",
+    "node_patience_s": "--node-patience",
+    "on_term": "--on-term",
+}
+
+
+def common(options: RunOptions) -> dict[str, str]:
+    """What a node says of itself in this respect: a word for each thing."""
+    policy = hashlib.blake2b(msgspec.json.encode(options.policy.policy), digest_size=8).hexdigest()
+    script = "" if options.kind is Target.SCRIPT else options.target  # scripts are compared by what is in them
+    shared = {field: str(getattr(options, field)) for field in _SHARED}
+    return {"closeranks": version(), "policy": policy, "target": script, **shared}
+
+
+def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+    """The first thing that differs, for a person; "" if nothing does."""
+    names = (name for name in ours if theirs.get(name, ours[name]) != ours[name])
+    name = next(names, "")
+    return name and f"{_SHARED.get(name, name)} is {theirs[name]} there and {ours[name]} here"
 
 
 class Compared(NamedTuple):
@@ -24,17 +64,24 @@ class Agreement:
         self._facts: dict[int, dict[str, str]] = {}  # by seat
 
     def begin(self, procs: tuple[int, ...]) -> None:
-        """A group is started; ``procs[seat]``."""
+        """A group is started, or found by a new leader; ``procs[seat]``."""
         self._procs, self._facts = frozenset(procs), {}
 
     def take(self, word: SeatFacts) -> Compared | None:
         """One process joined; the comparison, when it was the last of its group."""
-        if word.seat is None or word.proc not in self._procs:
+        if word.seat is None or word.proc not in self._procs or word.seat in self._facts:
             return None
         self._facts[word.seat] = word.facts
         if len(self._facts) < len(self._procs):
             return None
-        self._procs = frozenset()
         findings = compare(self._facts)
         event = PreflightDone(findings=tuple(finding.text for finding in findings))
         return Compared(event, "; ".join(finding.text for finding in findings if finding.fatal))
+
+    def strange(self, word: SeatFacts) -> str:
+        """Why a process that joined later should not train with the group; "" if nothing speaks against it."""
+        if word.proc in self._procs or not self._facts:
+            return ""
+        ours = next(iter(self._facts.values()))
+        names = differing(ours, word.facts)
+        return "; ".join(f"{name} is {word.facts.get(name)} there and {ours.get(name)} in the job" for name in names)

@@ -15,10 +15,11 @@ class Attendee:
     """One supervisor process, from the moment it is known of until it is certain that it can act no more."""
 
     node: str
-    boot: str  # "": known from the record alone, it has not introduced itself to this leader
+    boot: str  # "": nobody knows which process it is
     introduction: words.Introduction | None = None
     connection: Connection | None = None
     report: words.Report | None = None
+    compared: bool = False  # what its first process said of itself, with what those of the group did
     admitted: bool = False  # the controller was told of it
     silent: bool = False  # the controller was told that it is out of reach
     follows_s: float | None = None  # when its first report to this leader came: since then it follows nobody else

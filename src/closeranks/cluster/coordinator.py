@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from closeranks.cluster.absence import Absences
-from closeranks.cluster.agreement import Agreement
+from closeranks.cluster.agreement import Agreement, common, difference
 from closeranks.cluster.announcing import NOWHERE, Announcer, Members
 from closeranks.cluster.attendance import Attendee
 from closeranks.cluster.identity import Identity
@@ -35,6 +35,7 @@ from closeranks.decide.protocol import (
     GroupLoaded,
     Isolate,
     NodeBack,
+    NodeFitness,
     NodeJoined,
     NodeLost,
     NodeSilent,
@@ -48,7 +49,7 @@ from closeranks.decide.protocol import (
     TermPoisoned,
     Tick,
 )
-from closeranks.events import AnyEvent, CoordinatorBegan, IncidentClosed, NodeAccepted, NodeGone, Stamp
+from closeranks.events import AnyEvent, CoordinatorBegan, IncidentClosed, NodeAccepted, NodeGone, PreflightDone, Stamp
 from closeranks.frames import encode
 from closeranks.nodes import words
 from closeranks.nodes.link import Connection, Ears, End
@@ -58,8 +59,10 @@ from closeranks.run.options import RunOptions, Target
 _ENDING_S: Final = 20.0  # beyond the grace period of the nodes
 _GATHERING_S: Final = 1.5  # nodes that hear of a new leader have reported by then; later ones come back
 _RECORD_END_S: Final = 3.0
+_BEATS_S: Final = 2.0  # a node that is heard has beaten by then
 _STOP_AHEAD_S: Final = 1.0  # a step so far ahead is not closed anywhere when the nodes hear of it
 _STEPS_IN_FLIGHT: Final = 2
+_THE_SAME: Final = "make all nodes run the same versions and script"
 
 
 class Coordinator:
@@ -71,21 +74,26 @@ class Coordinator:
         self._options = options
         self._reason = reason
         self._epoch = tenure.epoch
+        self._common = common(options)
         self._attendees: dict[str, Attendee] = {}
         self._mind = Mind(options, tenure)
         self._telling = Telling(self._attendees, self._stamp, self._mind.new_memo)
         self.absences = Absences(self._attendees, tenure, (identity, options), self._lost)
         self.absences.has_room, self.absences.dispensable = self._mind.has_room, self._mind.dispensable
         self.absences.silent, self.absences.back = self._silent, self._back
+        self.absences.expect(tenure.record)
         self._progress = Progress(bounds_of(options), self._ask, calls_roll=options.kind is not Target.COMMAND)
         self._progress.domains_of = self._domains_of
         self._agreement = Agreement()
+        self._agreement.begin(tenure.record.members)
+        self._compares_anew = bool(tenure.record.members)  # what an earlier leader has told of already
         self._announcer = Announcer(self._record, self._attendees.get, self._complain)
         self._decisions: asyncio.Queue[Decision] = asyncio.Queue()
         self._losses: asyncio.Queue[NodeLost] = asyncio.Queue()
         self._early: list[Fact] = []  # facts that came before the controller was whole
         self._over = asyncio.Event()
         self._arrived = asyncio.Event()  # a node reported before the controller was whole
+        self._beaten = asyncio.Event()  # since it was last cleared a node has told of its steps
         self._ending: EndRun | None = None
         self.unrecorded: EndRun | None = None  # the run is over, and the authority does not know that yet
         self.gone: Gone | None = None  # the leader before us, if it was seen to end, with all that its node ran
@@ -135,9 +143,16 @@ class Coordinator:
         if word.run != self._identity.run:
             connection.send(words.TurnedAway(reason=f"this is run {self._identity.run}, not {word.run}", final=True))
             return None
+        if unlike := difference(self._common, word.common):
+            reason = f"{unlike}, on {self._identity.node}; start all nodes with the same options"
+            connection.send(words.TurnedAway(reason=reason, final=True))
+            return None
         if known is not None and known.boot not in ("", word.boot):
             # Another process under the same name: nothing proves yet that the first one acts no more.
-            reason = f"{word.node} is there already, as process {known.boot} on {_host_of(known)}"
+            reason = (
+                f"{word.node} is there already, as process {known.boot} on {_host_of(known)}, and may act until it is "
+                "certain that it has ended"
+            )
             connection.send(words.TurnedAway(reason=reason, final=known.heard and known.connection is not None))
             return None
         if not self._tenure.admits and (known is None or known.follows_s is None):
@@ -172,7 +187,7 @@ class Coordinator:
             case words.Report():
                 self._reported(attendee, word)
             case words.SeatFacts():
-                self._compare(word)
+                self._compare(attendee, word)
             case words.ToSavers():
                 self._pass_on(attendee, word)
             case words.Hopeless():
@@ -203,6 +218,7 @@ class Coordinator:
             attendee.send(words.Granted(number=word.number, lease_s=lease_s, closed_step=self._progress.closed_step))
         if attendee.admitted:
             done = self._progress.beat(attendee.node, attendee.boot, word)
+            self._beaten.set()
             self._feed_all(done)
             self._tell_first(done)
 
@@ -223,23 +239,35 @@ class Coordinator:
     def _reported(self, attendee: Attendee, word: words.Report) -> None:
         attendee.report = word
         self.absences.reported(attendee)
-        if word.failed:
-            self._turn_down(attendee, word)
-            return
         if self._mind.whole:
-            self._admit(attendee)
+            self._count_with(attendee)
         else:
             self._arrived.set()
 
-    def _turn_down(self, attendee: Attendee, report: words.Report) -> None:
-        """The node says that it should get no work: it is counted with no longer, unless it holds seats."""
-        detail = f"it cannot take workers: {report.failed}"
-        spares: tuple[int, ...] = ()
+    def _count_with(self, attendee: Attendee) -> None:
+        """It is counted with from now on, unless it says that it should get no work, and does none."""
+        report = attendee.report
+        if report is None:
+            return
+        if report.failed and not self._works(attendee):
+            self._turn_down(attendee, report)
+            return
+        self._admit(attendee)
         if attendee.admitted:
-            there = [proc for proc in self._mind.state.procs.values() if proc.node == attendee.node]
-            if any(proc.seat is not None for proc in there):
-                return  # its own journal tells why; what trains there trains on
-            spares = tuple(proc.proc for proc in there)
+            self._feed(NodeFitness(node=attendee.node, unfit=report.failed))
+
+    def _works(self, attendee: Attendee) -> bool:
+        """Whether it holds seats: what trains there trains on."""
+        if self._mind.whole:
+            there = (proc for proc in self._mind.state.procs.values() if proc.node == attendee.node)
+            return attendee.admitted and any(proc.seat is not None for proc in there)
+        return attendee.node in self._tenure.record.nodes
+
+    def _turn_down(self, attendee: Attendee, report: words.Report) -> None:
+        """The node says that it should get no work, and has none."""
+        detail = f"it cannot take workers: {report.failed}"
+        there = self._mind.state.procs.values() if attendee.admitted else ()
+        spares = tuple(proc.proc for proc in there if proc.node == attendee.node)
         self._telling.note(NodeGone(node=attendee.node, boot=attendee.boot, detail=detail))
         if attendee.admitted:
             attendee.admitted = attendee.silent = False
@@ -297,6 +325,9 @@ class Coordinator:
         """Tell the controller of nodes that are lost: one of them may have saved state and not lived to say so."""
         while True:
             loss = await self._losses.get()
+            if not self._mind.whole:  # a successor that gathers reports: it will count with the nodes of the record
+                self._early.append(loss)
+                continue
             if self._mind.knows_of_no_save and (saved := await newest_in_store(self._options)) is not None:
                 self._feed(StateSaved(step=saved))
             self._feed(loss)
@@ -357,7 +388,7 @@ class Coordinator:
             self._decide_all(self._mind.begin())
             self._telling.note(CoordinatorBegan(reason=self._reason))
             for attendee in list(self._attendees.values()):
-                self._admit(attendee)
+                self._count_with(attendee)
         else:
             await self._adopt()
         early, self._early = self._early, []
@@ -366,9 +397,10 @@ class Coordinator:
     async def _adopt(self) -> None:
         """Go on where an earlier coordinator ended; nodes that still hear another one come when they let go of it."""
         record = self._tenure.record
-        self.absences.expect(record.nodes)
         _, stored = await asyncio.gather(self._hear_reports(), newest_in_store(self._options))
-        present = [a for a in self._attendees.values() if a.report is not None and not a.report.failed]
+        present = [
+            a for a in self._attendees.values() if a.report is not None and (not a.report.failed or self._works(a))
+        ]
         closed = {a.node: a.report.closed_step for a in present if a.report is not None}
         members = Members(record.term, record.members, record.nodes, record.incarnations)
         self._progress.resume(members, closed)
@@ -380,6 +412,8 @@ class Coordinator:
                 self._note_accepted(attendee)
         self._decide_all(decisions)
         for attendee in list(self._attendees.values()):
+            if attendee.report is not None and attendee.report.failed:
+                self._count_with(attendee)
             if self.gone is not None and self._has_ended(attendee):
                 self.absences.prove_ended(attendee, self.gone.reason)
 
@@ -417,6 +451,7 @@ class Coordinator:
             case StartGroup() | BeginTerm() as decision:
                 await self._announce(decision)
             case EndAfterStep():
+                await self._hear_open_steps()
                 ahead = self._progress.steps_within(_STOP_AHEAD_S) + _STEPS_IN_FLIGHT
                 self._telling.tell(words.StopAt(step=self._progress.open_step + ahead))
             case EndRun() as decision:
@@ -431,10 +466,19 @@ class Coordinator:
                     self._feed_all(self._progress.settle(decision.step))
                 self._telling.tell(words.Do(decision=decision))
 
+    async def _hear_open_steps(self) -> None:
+        """A leader that has only just taken over learns from the next beats which steps are open."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_BEATS_S):
+                while not self._progress.knows_open_steps(self.absences.present()):
+                    self._beaten.clear()
+                    await self._beaten.wait()
+
     async def _announce(self, decision: StartGroup | BeginTerm) -> None:
         members = self._mind.members_of(decision)
         if isinstance(decision, StartGroup):
             self._agreement.begin(decision.procs)
+            self._compares_anew = False
         address = await self._announcer.prepare(decision, members)
         if address is None:
             raise Deposed
@@ -446,11 +490,21 @@ class Coordinator:
     async def _record(self, members: Members) -> bool:
         try:
             await self._tenure.put(
-                term=members.term, members=members.procs, nodes=members.nodes, incarnations=members.incarnations
+                term=members.term,
+                members=members.procs,
+                nodes=members.nodes,
+                boots=self._boots_of(members.nodes),
+                incarnations=members.incarnations,
             )
         except Deposed:
             return False
         return True
+
+    def _boots_of(self, nodes: tuple[str, ...]) -> dict[str, str]:
+        """The supervisors on which the term's members are: no later process of such a node speaks for them."""
+        before = self._tenure.record.boots
+        known = {node: self._attendees.get(node) for node in dict.fromkeys(nodes)}
+        return {node: before.get(node, "") if one is None else one.boot for node, one in known.items()}
 
     async def _end(self, decision: EndRun) -> None:
         """Nobody takes over any more; then every node ends its part, and those that are out of reach find out."""
@@ -478,13 +532,20 @@ class Coordinator:
         """A term that was announced all the same: its members will not meet."""
         self._feed(TermPoisoned(proc=self._mind.first_member(), term=term, detail=problem))
 
-    def _compare(self, word: words.SeatFacts) -> None:
+    def _compare(self, attendee: Attendee, word: words.SeatFacts) -> None:
+        first, attendee.compared = not attendee.compared, True
+        if strange := self._agreement.strange(word):
+            if first:
+                attendee.send(words.TurnedAway(reason=f"{strange}; {_THE_SAME}", final=True))
+            else:  # its script was changed since; to lose the node as well would help nobody
+                self._telling.note(PreflightDone(findings=(f"{attendee.node}: {strange}",)))
         done = self._agreement.take(word)
         if done is None:
             return
-        self._telling.note(done.event)
+        if done.fatal or not self._compares_anew:
+            self._telling.note(done.event)
         if done.fatal:
-            reason = f"preflight: {done.fatal}; make all nodes run the same versions and script"
+            reason = f"preflight: {done.fatal}; {_THE_SAME}"
             self._decisions.put_nowait(EndRun(outcome="failed", exit_code=1, reason=reason))
 
     # --- questions -----------------------------------------------------------------------------------------------

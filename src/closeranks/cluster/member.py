@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from closeranks import messages
 from closeranks.cluster import aside, sections
+from closeranks.cluster.agreement import common
 from closeranks.cluster.candidate_link import CandidateLink
 from closeranks.cluster.identity import Identity, meeting_point
 from closeranks.cluster.known import Known
@@ -83,6 +84,14 @@ def _closed_here(fact: StepDone, shown: Step) -> words.ClosedHere:
     )
 
 
+def _facts_of(worker: Worker) -> words.SeatFacts:
+    return words.SeatFacts(proc=worker.proc, seat=worker.seat, facts=worker.facts or {})
+
+
+def _stopped(asked: StopAsked, reason: str) -> EndRun:
+    return EndRun(outcome="stopped", exit_code=128 + asked.signal, reason=reason, now=True)
+
+
 class Member:
     """The controller of this node's context: facts go to the leader, and its decisions come from there."""
 
@@ -111,7 +120,8 @@ class Member:
         draw = random.Random(identity.boot)  # noqa: S311 - for the jitter of calls
         self._caller = Caller(identity.keys, words.FromCoordinator, Hearer(self._up, self._missed), draw)
         self._missed_of: deque[str] = deque(maxlen=1)
-        self.failed = ""  # why this node can take no workers
+        self._failed = ""  # why this node can take no workers: its checks at the start
+        self._unwell = ""  # why it should get no new ones: its telemetry
         self.circle = NodesCircle(identity.node, self._say, lambda: self._order is Order.ACT)
         self.saved_step: Callable[[], int | None] = lambda: None  # newest that a restart of the group could use
         self.refusal: Callable[[], str] = lambda: ""  # why a run cannot begin with what this node has found
@@ -143,15 +153,15 @@ class Member:
         """Try this node before it offers its slots: the leader seats nobody on one that says it failed."""
         subject = Subject(folder=self._context.folder)
         try:
-            event, self.failed = await beside(lambda: checked(Level.START, subject), "checks", _CHECKS_S)
+            event, self._failed = await beside(lambda: checked(Level.START, subject), "checks", _CHECKS_S)
         except TimeoutError:
-            self.failed = f"its checks have not ended within {_CHECKS_S:g} s"
+            self._failed = f"its checks have not ended within {_CHECKS_S:g} s"
         else:
             self._context.note(event)
 
     def unwell(self, reason: str) -> None:
         """Telemetry speaks against this node, or ("") does so no longer: it should get no new work meanwhile."""
-        self.failed = reason
+        self._unwell = reason
         self._say(self._report())
 
     def _note_start(self) -> None:
@@ -194,9 +204,10 @@ class Member:
                 return self._ask_to_leave(fact)
             case StopAsked():
                 self._stop.append(fact)  # a leader that comes later is told too
+                if fact.now and self._context.ending is not None:  # the leader has no more to decide
+                    return (_stopped(fact, "asked to end now"),)
                 if fact.now and self._welcome is None:
-                    reason = "asked to stop, and there is no coordinator to ask"
-                    return (EndRun(outcome="stopped", exit_code=128 + fact.signal, reason=reason, now=True),)
+                    return (_stopped(fact, "asked to stop, and there is no coordinator to ask"),)
         self._known.hear(fact)
         self._say(words.Heard(fact=fact))
         return ()
@@ -209,20 +220,18 @@ class Member:
     def _ask_to_leave(self, asked: StopAsked) -> tuple[Decision, ...]:
         """Others are to take the seats of this node; once they may, or at once, it ends."""
         if asked.now:
-            return (self._end_alone(asked.signal, "this node was told to leave, and did not wait for others"),)
+            return (_stopped(asked, "this node was told to leave, and did not wait for others"),)
         self._candidate.retire()
         leaves = NodeLeaves(node=self._identity.node, signal=asked.signal)
         self._stop.append(leaves)
         self._say(words.Heard(fact=leaves))
         return ()
 
-    def _end_alone(self, number: int, reason: str) -> EndRun:
-        return EndRun(outcome="stopped", exit_code=128 + number, reason=reason, now=True)
-
     def _do(self, word: words.Do) -> None:
         if isinstance(word.decision, LetNodeGo):
             if word.decision.node == self._identity.node:
-                self._context.carry_out(self._end_alone(signal.SIGTERM, "this node was told to leave: others go on"))
+                told = StopAsked(signal=signal.SIGTERM, now=True)
+                self._context.carry_out(_stopped(told, "this node was told to leave: others go on"))
             return
         if word.store is not None:
             self._stores.announced = word.store
@@ -240,7 +249,7 @@ class Member:
 
     def joined(self, worker: Worker) -> None:
         """A process joined: the leader compares it with those of other nodes."""
-        self._say(words.SeatFacts(proc=worker.proc, seat=worker.seat, facts=worker.facts or {}))
+        self._say(_facts_of(worker))
 
     def _say(self, word: words.FromNode) -> None:
         if self._connection is not None and self._welcome is not None:
@@ -253,7 +262,8 @@ class Member:
             case aside.LeaderSeen():
                 self._caller.retarget(word.address, word.epoch)
             case aside.RunOver():
-                end = EndRun(outcome=word.outcome, exit_code=word.exit_code, reason=word.reason, now=True)
+                # Told by the record, often before the leader's own word, which gives workers their time to end.
+                end = EndRun(outcome=word.outcome, exit_code=word.exit_code, reason=word.reason)
                 self._context.carry_out(end)
             case aside.Aloud() if word.line != self._said_last:  # candidates that end alike would say it for ever
                 self._said_last = word.line
@@ -278,6 +288,9 @@ class Member:
         if self._welcome is not None:
             self._welcome = None
             self._allegiance = allegiance.unlinked(self._allegiance)
+            for asked in self._stop:  # it may have been said into this link, and lost with it
+                if isinstance(asked, StopAsked) and asked.now:
+                    self._context.carry_out(_stopped(asked, "asked to stop, and the coordinator was lost"))
             if self._context.ending is None:
                 self._context.note(CoordinatorLost(epoch=self._allegiance.epoch, detail=str(end)))
 
@@ -295,6 +308,7 @@ class Member:
             probe_port=self._probes.address.port,
             domains=identity.domains,
             hostname=identity.hostname,
+            common=common(context.options),
         )
 
     def _report(self) -> words.Report:
@@ -307,7 +321,7 @@ class Member:
             memo=memo,
             memo_epoch=epoch,
             memo_seq=seq,
-            failed=self.failed,
+            failed="; ".join(filter(None, (self._failed, self._unwell))),
             saved_step=self.saved_step(),
         )
 
@@ -333,6 +347,9 @@ class Member:
         self._context.term = max(self._context.term, word.term)
         self._context.seats = self._known.size = len(word.places) or self._context.seats
         connection.send(self._report())
+        for worker in self._context.living():
+            if worker.facts is not None:
+                connection.send(_facts_of(worker))
         for fact in self._stop:
             connection.send(words.Heard(fact=fact))
         if word.term == 0 and (refusal := self.refusal()):

@@ -69,6 +69,10 @@ class Progress:
         """The highest step that a seat is known to have opened or to be about to."""
         return max(self._open_steps.values(), default=0)
 
+    def knows_open_steps(self, present: Iterable[str]) -> bool:
+        """Whether each of these nodes that has seats has told of its own since this leader began."""
+        return self._places.intersection(present) <= self._open_steps.keys()
+
     @property
     def closed_step(self) -> int:
         """The newest step that every seat is known to have closed, -1: none."""

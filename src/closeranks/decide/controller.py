@@ -34,6 +34,7 @@ from closeranks.decide.protocol import (
     GroupLoaded,
     GroupStuck,
     NodeBack,
+    NodeFitness,
     NodeJoined,
     NodeLeaves,
     NodeLost,
@@ -305,6 +306,7 @@ _HANDLERS: dict[type[Fact], Callable[[Turn, Any], None]] = {
     NodeLost: nodes.lost,
     NodeSilent: nodes.silent,
     NodeBack: reports.back,
+    NodeFitness: nodes.fitness,
     NodeLeaves: departures.asked,
     Tick: _tick,
 }

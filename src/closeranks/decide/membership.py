@@ -78,9 +78,9 @@ def sites(state: State) -> list[Site]:
 
 
 def placements(state: State) -> dict[int, str]:
-    """The node that each empty seat goes to; those without room are left out. Barred nodes come last."""
+    """The node that each empty seat goes to; those without room are left out."""
     homes, there = {seat: home(state, seat) for seat in empty_seats(state)}, sites(state)
-    placed = place(homes, [site for site in there if site.name not in state.barred])
+    placed = place(homes, [site for site in there if site.name not in state.last_choices])
     return placed if len(placed) == len(homes) else place(homes, there)
 
 
@@ -149,7 +149,7 @@ def layout(state: State) -> tuple[str, ...] | None:
     if len(state.places) != seats:  # the first group, or the first smaller one
         needed = -(-seats // state.seats_each)
         reached = {node.name: node.slots for node in state.nodes.values() if node.open}
-        good = {name: slots for name, slots in reached.items() if name not in state.barred}
+        good = {name: slots for name, slots in reached.items() if name not in state.last_choices}
         return first_layout(seats, good, needed) or first_layout(seats, reached, needed) or None
     placed = placements(state)
     return tuple(placed[seat] for seat in range(seats)) if len(placed) == seats else None
@@ -170,7 +170,7 @@ def wanted_spares(state: State) -> dict[str, int]:
     if not state.settings.nodes_needed:
         return {"": each}
     seated = {p.node for p in state.procs.values() if p.seat is not None and p.stage is not Stage.DOOMED}
-    reached = [node for node in state.nodes.values() if node.open and node.name not in state.barred]
+    reached = [node for node in state.nodes.values() if node.open and node.name not in state.last_choices]
     return {node.name: each if node.name in seated else node.slots for node in reached}
 
 

@@ -8,7 +8,7 @@ from closeranks.decide import blame, endings, membership, sizing, trouble
 from closeranks.decide.diagnosis import Seen, Trouble
 from closeranks.decide.domains import failed_domain
 from closeranks.decide.placement import rank
-from closeranks.decide.protocol import NodeJoined, NodeLost, NodeSilent, Origin
+from closeranks.decide.protocol import NodeFitness, NodeJoined, NodeLost, NodeSilent, Origin
 from closeranks.decide.state import Life, Node, Proc, Stage, State
 from closeranks.decide.turn import Turn
 from closeranks.events import ErrorSeen
@@ -95,6 +95,16 @@ def make_use(turn: Turn, name: str) -> None:
         trouble.start_when_clear(turn)
     elif state.life in _KEEPS_SPARES and state.group.joined_s is not None and not (state.incident or state.stop):
         membership.refill_spares(turn)
+
+
+def fitness(turn: Turn, fact: NodeFitness) -> None:
+    """What the node has it keeps; something new goes there only where no other node has room."""
+    node, unfit = turn.state.nodes.get(fact.node), bool(fact.unfit)
+    if node is None or node.unfit == unfit:
+        return
+    turn.update(nodes={**turn.state.nodes, node.name: replace(node, unfit=unfit)})
+    if not unfit and node.open:
+        make_use(turn, node.name)
 
 
 def silent(turn: Turn, fact: NodeSilent) -> None:

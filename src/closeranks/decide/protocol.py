@@ -269,6 +269,13 @@ class NodeBack(_Value, frozen=True, tag=True):
     ended: tuple[ProcEnded, ...] = ()  # meanwhile
 
 
+class NodeFitness(_Value, frozen=True, tag=True):
+    """Whether anything speaks against giving the node new work. What it does already it goes on with."""
+
+    node: str
+    unfit: str  # why, "" if nothing does
+
+
 class NodeLeaves(_Value, frozen=True, tag=True):
     """The node was told to leave by this signal, and the job is to go on: its seats have to go elsewhere first."""
 
@@ -306,6 +313,7 @@ Fact = (
     | NodeLost
     | NodeSilent
     | NodeBack
+    | NodeFitness
     | NodeLeaves
     | Tick
 )

@@ -27,7 +27,7 @@ def would_lose(state: State) -> bool:
 def grow(turn: Turn) -> None:
     """A group that is about to start again takes back seats that were given up, as far as there are nodes for them."""
     state = turn.state
-    _, seats = _room(state, state.barred)  # those are for want of others, and not to grow on
+    _, seats = _room(state, state.last_choices)  # those are for want of others, and not to grow on
     if seats <= state.seats:
         return
     turn.update(shrunk_to=0 if seats == state.settings.seats else seats)

@@ -118,6 +118,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     silent: bool = False  # nothing reaches it now, what runs there may live
     leaving: int = 0  # the signal that told it to leave; 0: it stays
     let_go: bool = False  # it was told that it may
+    unfit: bool = False  # it says itself that it should get nothing new
 
     @property
     def open(self) -> bool:
@@ -229,7 +230,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     suspicions: Mapping[str, str] = {}  # by who raised it: why the state may hold wrong values
     canary: canary.Canary = canary.Canary()
     register: quarantine.Register = quarantine.Register()
-    barred: frozenset[str] = frozenset()  # nodes that take seats only where no other has room
+    barred: frozenset[str] = frozenset()  # nodes whose faults speak against them
     poison: Poison | None = None
     incident: Incident | None = None
     signatures: Mapping[Signature, int] = {}  # failures that name their place, with the term they were first seen in
@@ -241,6 +242,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     def suspicion(self) -> str:
         """Why the state may hold wrong values, so that no save of it is trusted; empty when nothing is suspected."""
         return next(iter(self.suspicions.values()), "")
+
+    @property
+    def last_choices(self) -> frozenset[str]:
+        """Nodes that take seats only where no other has room."""
+        return self.barred | {node.name for node in self.nodes.values() if node.unfit}
 
     @property
     def seats(self) -> int:

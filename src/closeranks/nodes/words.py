@@ -42,6 +42,7 @@ class Introduction(_Word, frozen=True, tag=True):
     probe_port: int  # where it answers probes
     domains: dict[str, str]  # level to name, e.g. {"rack": "r7"}
     hostname: str
+    common: dict[str, str] = {}  # what has to be the same on all nodes: name to value
 
 
 class Report(_Word, frozen=True, tag=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 # Differences in these make seats compute different things; others (a driver's patch level) are only told.
-_FATAL = frozenset({"closeranks", "python", "script", "torch"})
+_FATAL = frozenset({"python", "script", "torch"})
 _SHARED_MEMORY_PROBE_BYTES = 2**20
 _FREE_BYTES_LOW = 2**30
 
@@ -24,6 +24,11 @@ def compare(facts: Mapping[int, Mapping[str, str]]) -> tuple[Finding, ...]:
     """What differs among the seats. ``facts[seat]`` is what the seat's process said of itself."""
     names = sorted({name for of_seat in facts.values() for name in of_seat})
     return tuple(finding for name in names if (finding := _compare_one(name, facts)) is not None)
+
+
+def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[str, ...]:
+    """What makes these two compute different things, by name."""
+    return tuple(name for name in sorted(_FATAL) if ours.get(name) != theirs.get(name))
 
 
 def _compare_one(name: str, facts: Mapping[int, Mapping[str, str]]) -> Finding | None:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import torch
 from blake3 import blake3
 
-import closeranks
 from closeranks.checkpoint.keeper_config import KeeperConfig
 from closeranks.checkpoint.keys import attempt_name
 from closeranks.checkpoint.problems import CheckpointProblem, SaveFailed
@@ -31,6 +30,7 @@ from closeranks.train.meeting import Meeting, PeersSilent, clipped, told
 from closeranks.train.random_state import RandomState
 from closeranks.train.read_checked import RANDOM
 from closeranks.train.restore import Rules
+from closeranks.version import version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -374,7 +374,7 @@ def _is_sharded(value: Any) -> bool:
 
 def _versions() -> dict[str, str]:
     return {
-        "closeranks": str(getattr(closeranks, "__version__", "")),
+        "closeranks": version(),
         "torch": str(torch.__version__),
         "python": platform.python_version(),
     }

@@ -1,0 +1,281 @@
+"""What a coordinator makes of nodes that come, go and speak against themselves, without processes or sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from closeranks.authority.record import Record
+from closeranks.cluster import coordinator as cluster_coordinator
+from closeranks.cluster import second_paths
+from closeranks.cluster.coordinator import Coordinator
+from closeranks.decide.protocol import EndAfterStep, KnownProc
+from closeranks.decide.state import Stage
+from closeranks.nodes import words
+from closeranks.nodes.link import End, Ended
+from cluster.scene import Line, introduced, scene, settle
+
+TERM = Record(
+    procs_reserved=2_000_000,
+    term=3,
+    members=(1, 2),
+    nodes=("n0", "n1"),
+    boots={"n0": "b", "n1": "b"},
+    incarnations=(1, 1),
+)
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Nobody is looked for, nothing is stored, and reports are waited for only a moment."""
+
+    async def never(*_):
+        await asyncio.get_running_loop().create_future()
+
+    async def nothing(*_):
+        return None
+
+    monkeypatch.setattr(second_paths, "probe", never)
+    monkeypatch.setattr(second_paths, "keep_vigil", never)
+    monkeypatch.setattr(cluster_coordinator, "newest_in_store", nothing)
+    monkeypatch.setattr(cluster_coordinator, "_GATHERING_S", 0.2)
+
+
+def trains(seat: int, stage: Stage = Stage.LOOPING, **changes) -> words.Report:
+    """A report of a node with one member of the term."""
+    member = KnownProc(
+        proc=seat + 1,
+        seat=seat,
+        incarnation=1,
+        stage=stage.value,
+        term=3,
+        newcomer=False,
+        replicated=True,
+        settled=True,
+        looped=True,
+    )
+    return words.Report(procs=(member,), ended=(), closed_step=7, **changes)
+
+
+IDLE = words.Report(procs=(), ended=(), closed_step=-1)
+
+
+def calls(coordinator: Coordinator, introduction: words.Introduction, report: words.Report | None = None) -> Line:
+    """A node calls, and reports."""
+    line = Line()
+    line.ears = coordinator.hear(line)
+    line.ears.on_word(introduction)
+    if report is not None:
+        line.ears.on_word(report)
+    return line
+
+
+def of_other_process(node: str) -> words.Introduction:
+    introduction = introduced(node)
+    return words.Introduction(
+        **{name: getattr(introduction, name) for name in introduction.__struct_fields__} | {"boot": "other"}
+    )
+
+
+@asynccontextmanager
+async def leading(tmp_path, record: Record = TERM):
+    """A successor, that has just been elected."""
+    tenure, identity, options = scene(tmp_path)
+    tenure.record = record
+    tenure.grantable_s = lambda _heard_s: 3.0
+    coordinator = Coordinator(tenure, identity, options, "the second")
+    leads = asyncio.create_task(coordinator.run())
+    await settle()
+    try:
+        yield coordinator
+    finally:
+        leads.cancel()
+        await asyncio.gather(leads, return_exceptions=True)
+        coordinator.let_go()
+
+
+async def until(holds) -> None:
+    async with asyncio.timeout(20):
+        while not holds():  # noqa: ASYNC110 - callbacks bring it about
+            await asyncio.sleep(0.005)
+
+
+def told(line: Line, kind: type) -> list:
+    return [word for word in line.told if isinstance(word, kind)]
+
+
+# --- nodes that speak against themselves ----------------------------------------------------------------------------
+
+
+def test_a_node_that_is_unwell_and_holds_seats_is_there_again_after_its_link_broke(tmp_path):
+    # Its report was taken for the wish to be left out, and dropped: to the controller the node was out of reach until
+    # its sign ended, and a recovery that began meanwhile waited for it without any deadline.
+    async def blink() -> None:
+        async with leading(tmp_path) as coordinator:
+            calls(coordinator, introduced("n0"), trains(0))
+            line = calls(coordinator, introduced("n1"), trains(1))
+            await until(lambda: coordinator._mind.whole)
+            line.ears.on_closed(End(Ended.LOST, ""))
+            await settle()
+            assert coordinator._mind.state.nodes["n1"].silent
+            calls(coordinator, introduced("n1"), trains(1, failed="a rising temperature"))
+            node = coordinator._mind.state.nodes["n1"]
+            assert not node.silent
+            assert node.unfit
+
+    asyncio.run(blink())
+
+
+def test_a_successor_counts_with_a_member_whose_node_is_unwell(tmp_path):
+    # What such a node reported was left out: its paused members were taken for training ones, and asked in vain.
+    async def take_over() -> None:
+        async with leading(tmp_path) as coordinator:
+            calls(coordinator, introduced("n0"), trains(0))
+            calls(coordinator, introduced("n1"), trains(1, Stage.INTERRUPTED, failed="hot"))
+            await until(lambda: coordinator._mind.whole)
+            state = coordinator._mind.state
+            assert not state.nodes["n1"].silent
+            assert state.nodes["n1"].unfit
+            assert state.procs[2].stage is Stage.INTERRUPTED
+
+    asyncio.run(take_over())
+
+
+def test_a_spare_node_that_is_unwell_at_a_takeover_is_left_out_until_it_is_well(tmp_path):
+    async def get_well() -> None:
+        async with leading(tmp_path) as coordinator:
+            calls(coordinator, introduced("n0"), trains(0))
+            calls(coordinator, introduced("n1"), trains(1))
+            spare = calls(coordinator, introduced("n2"), words.Report(procs=(), ended=(), closed_step=-1, failed="hot"))
+            await until(lambda: coordinator._mind.whole)
+            await settle()
+            assert "n2" not in coordinator._mind.state.nodes
+            spare.ears.on_word(IDLE)
+            assert not coordinator._mind.state.nodes["n2"].unfit
+
+    asyncio.run(get_well())
+
+
+# --- nodes that are lost while reports are gathered -----------------------------------------------------------------
+
+
+def test_a_node_that_leaves_while_its_report_waits_to_be_adopted_is_lost(tmp_path):
+    # The loss came before there was a controller to be told of it, and then the node was taken for one that is out of
+    # reach: its seats were waited for without end.
+    async def leave() -> None:
+        async with leading(tmp_path) as coordinator:
+            calls(coordinator, introduced("n0"), trains(0))
+            line = calls(coordinator, introduced("n1"), trains(1))
+            calls(coordinator, introduced("n2"))  # which others know, and whose report is waited for
+            line.ears.on_word(words.Farewell(reason="it was killed"))
+            await settle()
+            assert not coordinator._mind.whole
+            await until(lambda: coordinator._mind.whole)
+            await settle()
+            assert "n1" not in coordinator._mind.state.nodes
+
+    asyncio.run(leave())
+
+
+# --- processes of the same name -------------------------------------------------------------------------------------
+
+
+def test_another_process_under_the_name_of_a_seated_node_does_not_speak_for_it(tmp_path):
+    # It was taken for the node of the record, which had let go of its old leader: that one's members may still train
+    # on the other side of a partition, and their seats were given away beside them.
+    async def appear() -> None:
+        async with leading(tmp_path) as coordinator:
+            line = calls(coordinator, of_other_process("n1"), IDLE)
+            (away,) = told(line, words.TurnedAway)
+            assert not away.final
+            assert "n1 is there already, as process b" in away.reason
+            await until(lambda: coordinator._mind.whole)
+            assert coordinator._attendees["n1"].follows_s is None
+            assert coordinator.absences.outnumbered()
+
+    asyncio.run(appear())
+
+
+def test_the_record_of_a_term_names_the_processes_that_its_members_are_on(tmp_path):
+    async def name() -> None:
+        async with leading(tmp_path) as coordinator:
+            calls(coordinator, of_other_process("n2"), IDLE)
+            boots = coordinator._boots_of(("n0", "n2", "n2", "n7"))
+            assert boots == {"n0": "b", "n2": "other", "n7": ""}
+
+    asyncio.run(name())
+
+
+# --- what has to be the same ----------------------------------------------------------------------------------------
+
+
+def test_a_node_that_was_started_with_another_option_is_refused_by_name(tmp_path):
+    async def come() -> None:
+        async with leading(tmp_path, Record(procs_reserved=1_000_000)) as coordinator:
+            introduction = introduced("n1")
+            introduction.common.update(coordinator._common, store="/elsewhere")
+            (away,) = told(calls(coordinator, introduction), words.TurnedAway)
+            assert away.final
+            assert away.reason == "--store is /elsewhere there and None here, on n0; start all nodes with the same options"
+
+    asyncio.run(come())
+
+
+FACTS = {"python": "3.11.2", "script": "aa", "torch": "2.13.0"}
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["its first process", "a later one"])
+def test_a_process_that_differs_ends_its_node_only_where_it_is_the_first(tmp_path, earlier):
+    # A spare node with another torch was seated in the midst of a run. Who edits the script of a run that goes on
+    # finds new processes different on every node: these are told of, and the nodes stay.
+    async def join() -> None:
+        async with leading(tmp_path) as coordinator:
+            calls(coordinator, introduced("n0"), trains(0)).ears.on_word(
+                words.SeatFacts(proc=1, seat=0, facts=FACTS)
+            )
+            spare = calls(coordinator, introduced("n2"), IDLE)
+            if earlier:
+                spare.ears.on_word(words.SeatFacts(proc=8, seat=None, facts=FACTS))
+            spare.ears.on_word(words.SeatFacts(proc=9, seat=None, facts=FACTS | {"torch": "2.12.0"}))
+            away = told(spare, words.TurnedAway)
+            assert [word.reason.partition(";")[0] for word in away] == (
+                [] if earlier else ["torch is 2.12.0 there and 2.13.0 in the job"]
+            )
+
+    asyncio.run(join())
+
+
+def test_processes_are_compared_though_the_coordinator_changed_while_they_joined(tmp_path):
+    # What they had said was known to the dead coordinator alone.
+    async def join() -> list:
+        async with leading(tmp_path) as coordinator:
+            for seat, torch in enumerate(("2.13.0", "2.12.0")):
+                line = calls(coordinator, introduced(f"n{seat}"), trains(seat))
+                line.ears.on_word(words.SeatFacts(proc=seat + 1, seat=seat, facts=FACTS | {"torch": torch}))
+            return [coordinator._decisions.get_nowait()]
+
+    (end,) = asyncio.run(join())
+    assert end.reason.startswith("preflight: torch differs: 2.13.0 on seat 0, 2.12.0 on seat 1")
+
+
+# --- an orderly stop ------------------------------------------------------------------------------------------------
+
+
+def test_a_successor_hears_which_steps_are_open_before_it_says_where_to_stop(tmp_path):
+    # It said step 4 to a job that was at its step 500: each seat left after whatever it had open.
+    async def stop() -> int:
+        async with leading(tmp_path) as coordinator:
+            lines = [calls(coordinator, introduced(f"n{k}"), trains(k)) for k in (0, 1)]
+            await until(lambda: coordinator._mind.whole)
+            coordinator._decisions.put_nowait(EndAfterStep())
+            for line, step in zip(lines, (500, 501), strict=True):
+                await settle()
+                assert told(lines[0], words.StopAt) == []
+                beat = words.Beat(number=1, sent_ns=1, granted=0, signs=(), closed=(), open_step=step, quiet_s=0.0)
+                line.ears.on_word(beat)
+            await until(lambda: told(lines[0], words.StopAt))
+            return told(lines[0], words.StopAt)[0].step
+
+    assert asyncio.run(stop()) > 501
