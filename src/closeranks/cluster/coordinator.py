@@ -94,6 +94,7 @@ class Coordinator:
         self._over = asyncio.Event()
         self._arrived = asyncio.Event()  # a node reported before the controller was whole
         self._beaten = asyncio.Event()  # since it was last cleared a node has told of its steps
+        self._stop_at: words.StopAt | None = None  # said to all, and to whoever calls anew
         self._ending: EndRun | None = None
         self.unrecorded: EndRun | None = None  # the run is over, and the authority does not know that yet
         self.gone: Gone | None = None  # the leader before us, if it was seen to end, with all that its node ran
@@ -171,6 +172,8 @@ class Coordinator:
         connection.send(
             words.Welcome(epoch=self._epoch, leader=leader, beat_s=beat_s, term=record.term, places=record.nodes)
         )
+        if self._stop_at is not None:
+            connection.send(self._stop_at)
         for note in self._telling.take_unheard():
             connection.send(note)
         return attendee
@@ -453,7 +456,8 @@ class Coordinator:
             case EndAfterStep():
                 await self._hear_open_steps()
                 ahead = self._progress.steps_within(_STOP_AHEAD_S) + _STEPS_IN_FLIGHT
-                self._telling.tell(words.StopAt(step=self._progress.open_step + ahead))
+                self._stop_at = words.StopAt(step=self._progress.open_step + ahead)
+                self._telling.tell(self._stop_at)
             case EndRun() as decision:
                 await self._end(decision)
             case StartProc() | Isolate() as decision:  # there may be one for each of thousands of seats
@@ -478,7 +482,7 @@ class Coordinator:
         members = self._mind.members_of(decision)
         if isinstance(decision, StartGroup):
             self._agreement.begin(decision.procs)
-            self._compares_anew = False
+            self._compares_anew, self._stop_at = False, None
         address = await self._announcer.prepare(decision, members)
         if address is None:
             raise Deposed
