@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,6 +20,8 @@ from closeranks.nodes.handshake import PROBE, Keys, NotProved
 from closeranks.nodes.link import READ_BYTES, Connection, Ears, End
 from closeranks.nodes.serving import Listener, listening_socket
 from closeranks.nodes.words import Address
+
+_GUESTS_MAX: Final = 64  # a supervisor needs its descriptors for its workers; nodes that ask take a moment each
 
 
 class Finding(StrEnum):
@@ -107,7 +109,7 @@ async def answer_probes(address: Address, keys: Keys, own: Supervisor) -> Listen
         transport.set_protocol(connection)
         connection.hear(Ears(lambda _question: connection.send(answer), lambda _end: None))
 
-    return Listener(listening_socket(address), keys, PROBE, hand_out)
+    return Listener(listening_socket(address), keys, PROBE, hand_out, _GUESTS_MAX)
 
 
 async def keep_vigil(address: Address, keys: Keys, on_end: Callable[[End], None], within_s: float) -> Connection:
