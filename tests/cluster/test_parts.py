@@ -365,3 +365,30 @@ def test_a_frozen_seat_is_found_by_what_its_node_says_whatever_the_seat_was_doin
     assert asked == [("n0", Confirm(proc=1, routine=True))] * 2
     (stuck,) = facts
     assert (stuck.proc, stuck.detail) == (1, "its control thread does not answer, it is idle")
+
+
+def test_a_seat_that_others_wait_for_is_found_although_the_first_answer_is_lost_with_a_link(monkeypatch):
+    """It was asked once and never again; the roll call was no help, for a control thread that answers is alive."""
+    now_ns, asked, facts = 10**9, [], []
+    monkeypatch.setattr(cluster_progress, "time", SimpleNamespace(monotonic_ns=lambda: now_ns))
+    progress = Progress(Bounds(), lambda node, word: asked.append((node, word)), calls_roll=True)
+    progress.begin(Members(1, (1, 2), ("n0", "n1"), (1, 1)), fresh=True)
+    idle = sign(3).reading._replace(doing=Doing.FORWARD, moved_ns=now_ns, rehearsed_ns=10**8)
+    waits = idle._replace(doing=Doing.BACKWARD, entered=idle.returned + 1)
+    for seat, reading in enumerate((waits, idle)):
+        signs = (SeatSign(proc=seat + 1, seat=seat, asked=False, reading=reading),)
+        progress.beat(f"n{seat}", "boot", Beat(number=1, sent_ns=now_ns, signs=signs))
+    lost = False
+    for _ in range(240):  # looks 50 ms apart
+        now_ns += 50_000_000
+        before = len(asked)
+        facts += progress.look(("n0", "n1"))
+        for _, word in asked[before:]:
+            if not word.routine and not lost:
+                lost = True
+            else:
+                answer = Confirmed(proc=word.proc, answered=True, busy=False, routine=word.routine)
+                facts += progress.confirmed(answer)
+    assert [node for node, word in asked if not word.routine] == ["n1", "n1"]
+    (stuck,) = facts
+    assert (stuck.proc, stuck.detail) == (2, "its control thread answers, it is idle")

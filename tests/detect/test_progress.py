@@ -175,9 +175,37 @@ def test_a_frozen_seat_is_the_only_one_acted_on_and_within_three_seconds(seat, w
     assert silent_s + CONFIRM_S < 3.0
 
 
-def test_a_process_that_is_never_confirmed_is_told_once():
+def when_asked(group):
+    return [at_ns / 1e9 for at_ns, finding in group.findings if is_suspect(finding)]
+
+
+def test_a_question_that_was_lost_with_its_answer_is_asked_again_every_four_seconds_until_one_comes():
     group = Group(hold={(20, 2): Doing.FORWARD})
-    group.run(30)
+    group.run(30, until=is_suspect)
+    group.run(9)
+    first_s, *again_s = when_asked(group)
+    assert again_s == pytest.approx([first_s + 4, first_s + 8])
+    assert set(group.suspects()) == {3}
+    group.watch, verdict, _ = confirm(group.watch, 3, answered=True, busy=False)
+    assert verdict is Verdict.BLOCKED
+    assert group.run(20, until=is_suspect) is None
+
+
+def test_of_those_that_wait_in_the_same_collective_only_the_one_whose_answer_was_lost_is_asked_again():
+    group = Group(hold={(20, seat): "inside" for seat in range(4)})
+    group.run(5)
+    for proc in (1, 2, 4):
+        group.watch, _, _ = confirm(group.watch, proc, answered=True, busy=False)
+    group.run(5)
+    assert group.suspects() == [1, 2, 3, 4, 3]
+    group.watch, verdict, _ = confirm(group.watch, 3, answered=True, busy=False)
+    assert verdict is Verdict.WAITING
+    assert group.run(1, until=is_standstill).suspects == ()
+
+
+def test_one_that_moves_on_after_a_lost_question_is_not_asked_again():
+    group = Group(delay_s={(20, 2): 3.0})
+    group.run(20)
     assert group.suspects() == [3]
 
 

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import itertools
 import socket
 from pathlib import Path
@@ -6,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.nodes.stand import ANYWHERE, KEYS, supervisor_process, until
 
+from closeranks.nodes import probes
+from closeranks.nodes.calling import call
 from closeranks.nodes.command_probe import CommandProbe
 from closeranks.nodes.handshake import Keys
 from closeranks.nodes.link import Ended
@@ -83,6 +86,36 @@ def test_something_else_at_that_address_is_an_error():
         return probed
 
     assert asyncio.run(ask()).finding is Finding.ERROR
+
+
+def test_a_supervisor_that_hangs_up_before_it_answers_is_an_error(monkeypatch):
+    monkeypatch.setattr(probes.Connection, "send", lambda connection, _word: connection.close("no answer"))
+    probed = found(OWN)
+    assert probed.finding is Finding.ERROR
+    assert "it ended the connection without an answer" in probed.detail
+
+
+def test_a_proof_that_comes_as_the_time_runs_out_leaves_no_failure_that_nobody_hears_of(monkeypatch):
+    """After a stall of the loop both are there at once, and the time wins. The loop took what became of the answer for
+    a defect of the supervisor and ended it: a node that only had been asked to look for another one."""
+    told = []
+
+    async def call_that_stalls(*args):
+        await call(*args)
+        raise TimeoutError
+
+    async def ask():
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, what: told.append(what["message"]))
+        monkeypatch.setattr(probes, "call", call_that_stalls)
+        listener = await answer_probes(ANYWHERE, KEYS, OWN)
+        probed = await probe(listener.address, KEYS, OWN, 5.0)
+        await listener.close()
+        await asyncio.sleep(0)  # its connection has ended
+        gc.collect()
+        return probed
+
+    assert asyncio.run(ask()).finding is Finding.UNREACHABLE
+    assert told == []
 
 
 # --- judging ----------------------------------------------------------------------------------------------------

@@ -1,14 +1,18 @@
 """A stranger on the port gets nothing and disturbs nothing."""
 
 import asyncio
+import resource
 import socket
+import sys
+from types import SimpleNamespace
 
 import pytest
-from tests.nodes.stand import KEYS, QUICK, Leader, Node, leave, met, raw, rest, soon, until
+from tests.nodes.stand import ANYWHERE, KEYS, QUICK, Leader, Node, leave, met, raw, rest, soon, until
 
 from closeranks.decide.retry_budget import Backoff
 from closeranks.nodes import serving
 from closeranks.nodes.handshake import LINK, Keys, prove_as_caller
+from closeranks.nodes.probes import Finding, Supervisor, answer_probes, probe
 from closeranks.nodes.proving import Proving
 
 HELLO = LINK + bytes(32)
@@ -172,6 +176,79 @@ def test_when_strangers_take_all_places_the_oldest_of_them_makes_room(monkeypatc
         for _, writer in strangers:
             await leave(writer)
         node.caller.close("done")
+        await leader.close()
+
+    asyncio.run(talk())
+
+
+OWN = Supervisor("n1", "b")
+_SUPERVISOR_OF_FEW_DESCRIPTORS = """
+import asyncio, os, resource, sys
+from closeranks.nodes.handshake import Keys
+from closeranks.nodes.probes import Supervisor, answer_probes
+from closeranks.nodes.words import Address
+
+async def main():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    listener = await answer_probes(Address(host="127.0.0.1", port=0), Keys(sys.argv[1]), Supervisor("n1", "b"))
+    print(listener.address.port, flush=True)
+    await asyncio.to_thread(sys.stdin.readline)  # all strangers have called
+    while listener.guests == 0:
+        await asyncio.sleep(0)
+    print(len(os.listdir("/proc/self/fd")), flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_strangers_cannot_use_up_the_descriptors_of_a_supervisor():
+    """They took all of them, and the next look at the processes of the machine ended the supervisor and its ranks."""
+
+    async def talk():
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", _SUPERVISOR_OF_FEW_DESCRIPTORS, KEYS.token),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        address = serving.Address(host="127.0.0.1", port=int(await process.stdout.readline()))
+        strangers = [await raw(address) for _ in range(100)]
+        said, _ = await process.communicate(b"\n")
+        for _, writer in strangers:
+            await leave(writer)
+        assert process.returncode == 0
+        assert int(said) < 64
+
+    asyncio.run(talk())
+
+
+def test_a_supervisor_has_few_places_for_strangers_and_still_answers():
+    async def talk():
+        listener = await answer_probes(ANYWHERE, KEYS, OWN)
+        strangers = [await raw(listener.address) for _ in range(100)]
+        await until(lambda: listener.guests == 64)
+        for _, writer in strangers[:80]:
+            await leave(writer)
+        assert (await probe(listener.address, KEYS, OWN, 5.0)).finding is Finding.ANSWERS
+        for _, writer in strangers[80:]:
+            await leave(writer)
+        await listener.close()
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize(("soft", "places"), [(64, 8), (1024, 128), (2**20, 1024), (resource.RLIM_INFINITY, 1024)])
+def test_a_leader_with_few_descriptors_keeps_most_of_them_for_its_nodes(monkeypatch, soft, places):
+    limits = SimpleNamespace(getrlimit=lambda _: (soft, soft), RLIMIT_NOFILE=7, RLIM_INFINITY=resource.RLIM_INFINITY)
+    monkeypatch.setattr(serving, "resource", limits)
+
+    async def talk():
+        leader = Leader()
+        address = await leader.open()
+        strangers = [await raw(address) for _ in range(min(places, 128) + 20)]
+        await until(lambda: leader.listener.guests >= min(places, 128))
+        assert leader.listener.guests <= places
+        for _, writer in strangers:
+            await leave(writer)
         await leader.close()
 
     asyncio.run(talk())

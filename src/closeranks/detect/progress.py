@@ -56,6 +56,11 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     window_gaps: int = 256
     least_gaps: int = 20
 
+    @property
+    def patience_s(self) -> float:
+        """For a move, until anybody is asked; for an answer, until it is asked again."""
+        return max(self.floor_s, min(self.unanswered_s, self.ceiling_s))
+
 
 class Suspect(msgspec.Struct, frozen=True, kw_only=True):
     """Ask this process for an answer within 0.3 s, look whether it is busy, and call ``confirm``."""
@@ -109,6 +114,7 @@ class Thought(msgspec.Struct, frozen=True, kw_only=True):
     """What is thought of one process until it moves; nothing, of nearly all of them."""
 
     doubt: _Doubt = _Doubt.NONE
+    asked_ns: int = 0
     answered: bool = False
     widened_s: float = 0.0  # replaces the learned deadline until the next move, if longer
 
@@ -155,7 +161,8 @@ def observe(
     """Look at all members that live; call it every 50 ms or so. ``readings`` must not change afterwards.
 
     ``behind_ns``: by process, what its clock is behind that of ``now_ns``, and always was; 0 if it is not named.
-    A process that is not in ``readings`` any more is forgotten. A suspicion is told once for each silence.
+    A process that is not in ``readings`` any more is forgotten. A suspicion is told once for each silence, and again
+    while nothing comes of it: the question or its answer may have been lost with a connection.
     """
     learned, moved = _learn(watch, readings)
     learned, changes = _relearn(watch.bounds, learned)
@@ -463,13 +470,26 @@ def _suspect(watch: Watch, look: _Look, procs: set[int], doubt: _Doubt) -> tuple
     found: list[Finding] = []
     doubted: dict[int, Thought] = {}
     deadlines = _Deadlines(watch)
+    lost_ns = look.now_ns - round(watch.bounds.patience_s * 1e9)
     for proc in sorted(procs):
         thought = watch.thoughts.get(proc, _NOTHING)
-        # Who was asked among all and turns out to be the one that others wait for is asked again.
-        if thought.doubt is _Doubt.NONE or (thought.doubt is _Doubt.WITH_ALL and doubt is _Doubt.ALONE):
+        if _is_to_be_asked(thought, doubt, lost_ns):
             found.append(Suspect(proc=proc, silent_s=look.silent_s(proc), allowed_s=deadlines.of(proc)))
-            doubted[proc] = replace(thought, doubt=doubt, answered=False)
+            doubted[proc] = replace(thought, doubt=doubt, asked_ns=look.now_ns, answered=False)
     return _with(watch, doubted), found
+
+
+def _is_to_be_asked(thought: Thought, doubt: _Doubt, lost_ns: int) -> bool:
+    """``lost_ns``: a question of before then that has no answer was lost."""
+    match thought.doubt:
+        case _Doubt.NONE:
+            return True
+        case _Doubt.WITH_ALL if doubt is _Doubt.ALONE:  # the one that others wait for, it turns out
+            return True
+        case _Doubt.ALONE | _Doubt.WITH_ALL:
+            return not thought.answered and thought.asked_ns <= lost_ns
+        case _Doubt.SETTLED:
+            return False
 
 
 def _stand_still(watch: Watch, look: _Look, detail: str, suspects: tuple[int, ...]) -> tuple[Watch, list[Finding]]:

@@ -75,7 +75,7 @@ def look(
     if _is_late(roll, now_ns):
         told = {proc: silence for proc, silence in roll.silences.items() if silence.told}
         roll = replace(roll, woke_ns=now_ns, silences=told)
-    patience_ns = round(_patience_s(roll.bounds) * 1e9)
+    patience_ns = round(roll.bounds.patience_s * 1e9)
     silences: dict[int, _Silence] = {}
     calls: list[Call] = []
     for proc, reading in readings.items():
@@ -116,7 +116,7 @@ def heard(roll: Roll, answers: Mapping[int, Answer], now_ns: int) -> tuple[Roll,
         silences[proc] = replace(silence, waits=False, misses=misses, told=told)
         if told:
             silent_s = (now_ns - silence.alive_ns) / 1e9
-            frozen.append(Frozen(proc=proc, silent_s=silent_s, allowed_s=_patience_s(roll.bounds)))
+            frozen.append(Frozen(proc=proc, silent_s=silent_s, allowed_s=roll.bounds.patience_s))
     return replace(roll, silences=silences), tuple(frozen)
 
 
@@ -132,7 +132,3 @@ def _is_due(silence: _Silence, now_ns: int, patience_ns: int) -> bool:
 
 def _is_late(roll: Roll, now_ns: int) -> bool:
     return roll.looked_ns != 0 and now_ns - roll.looked_ns > _LATE_NS
-
-
-def _patience_s(bounds: Bounds) -> float:
-    return max(bounds.floor_s, min(bounds.unanswered_s, bounds.ceiling_s))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,6 +20,8 @@ from closeranks.nodes.handshake import PROBE, Keys, NotProved
 from closeranks.nodes.link import READ_BYTES, Connection, Ears, End
 from closeranks.nodes.serving import Listener, listening_socket
 from closeranks.nodes.words import Address
+
+_GUESTS_MAX: Final = 64  # a supervisor needs its descriptors for its workers; nodes that ask take a moment each
 
 
 class Finding(StrEnum):
@@ -107,7 +109,7 @@ async def answer_probes(address: Address, keys: Keys, own: Supervisor) -> Listen
         transport.set_protocol(connection)
         connection.hear(Ears(lambda _question: connection.send(answer), lambda _end: None))
 
-    return Listener(listening_socket(address), keys, PROBE, hand_out)
+    return Listener(listening_socket(address), keys, PROBE, hand_out, _GUESTS_MAX)
 
 
 async def keep_vigil(address: Address, keys: Keys, on_end: Callable[[End], None], within_s: float) -> Connection:
@@ -133,7 +135,7 @@ async def keep_vigil(address: Address, keys: Keys, on_end: Callable[[End], None]
 
 async def probe(address: Address, keys: Keys, wanted: Supervisor, within_s: float) -> Probed:
     """Ask who answers there, where the wanted one has last been."""
-    answered: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+    answered: asyncio.Future[_Answer | End] = asyncio.get_running_loop().create_future()
     connections: list[Connection] = []
     try:
         async with asyncio.timeout(within_s):
@@ -150,6 +152,8 @@ async def probe(address: Address, keys: Keys, wanted: Supervisor, within_s: floa
     finally:
         for connection in connections:
             connection.abort("asked")
+    if isinstance(answer, End):
+        return Probed(Finding.ERROR, f"{address}: it ended the connection without an answer ({answer})")
     found = Supervisor(answer.node, answer.boot)
     if found == wanted:
         return Probed(Finding.ANSWERS, f"{found.node} at {address}")
@@ -159,20 +163,17 @@ async def probe(address: Address, keys: Keys, wanted: Supervisor, within_s: floa
 
 
 def _asker(
-    answered: asyncio.Future[_Answer], keep: Callable[[Connection], None]
+    answered: asyncio.Future[_Answer | End], keep: Callable[[Connection], None]
 ) -> Callable[[asyncio.Transport], None]:
-    def take(answer: _Answer) -> None:
+    # An end is a result, no exception: it may come when nobody waits any more, and the loop reports a lost exception.
+    def take(answer: _Answer | End) -> None:
         if not answered.done():
             answered.set_result(answer)
-
-    def end(end: End) -> None:
-        if not answered.done():
-            answered.set_exception(NotProved(f"it ended the connection without an answer ({end})"))
 
     def ask(transport: asyncio.Transport) -> None:
         connection = Connection(transport, _Answer, memoryview(bytearray(READ_BYTES)))
         transport.set_protocol(connection)
-        connection.hear(Ears(take, end))
+        connection.hear(Ears(take, take))
         keep(connection)
         connection.send(_Question())
 

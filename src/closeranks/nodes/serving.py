@@ -2,12 +2,14 @@
 
 A stranger costs one of a bounded number of places for a few seconds. When all are taken, whoever has been proving for
 longest makes room, but not before it had time enough for an honest proof; until then newcomers wait in the kernel.
+However many there are, most of the descriptors that the process may open are left to its own work.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import resource
 import socket
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -17,7 +19,8 @@ from closeranks.nodes.link import READ_BYTES, Connection, Ears
 from closeranks.nodes.proving import PROVE_S, Proving
 from closeranks.nodes.words import Address
 
-GUESTS_MAX: Final = 1024  # connections that have not proved themselves
+GUESTS_MAX: Final = 1024  # connections to a leader that have not proved themselves
+_SHARE: Final = 8  # one descriptor in so many, at most, is a guest's
 HONEST_S: Final = 2.0  # a guest has so long before it may be asked to make room
 _BACKLOG: Final = 4096  # all nodes of a large job call a new leader at once
 _ACCEPTS_AT_ONCE: Final = 64  # then peers have their turn
@@ -35,13 +38,17 @@ class _Guest(NamedTuple):
 class Listener:
     """A listening socket whose callers prove themselves. ``address`` is the real one, with its port."""
 
-    def __init__(self, listening: socket.socket, keys: Keys, purpose: bytes, on_proved: OnProved) -> None:
+    def __init__(
+        self, listening: socket.socket, keys: Keys, purpose: bytes, on_proved: OnProved, guests_max: int
+    ) -> None:
+        """``guests_max``: connections that have not proved themselves; fewer where descriptors are scarce."""
         host, port, *_ = listening.getsockname()
         self.address = Address(host=host, port=port)
         self._socket = listening
         self._keys = keys
         self._purpose = purpose
         self._on_proved = on_proved
+        self._guests_max = min(guests_max, _affordable())
         self._loop = asyncio.get_running_loop()
         self.strangers = 0  # connections that did not prove themselves
         self._guests: dict[asyncio.Task[bool], _Guest] = {}  # oldest first
@@ -65,7 +72,7 @@ class Listener:
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_AT_ONCE):
-            if len(self._guests) >= GUESTS_MAX:
+            if len(self._guests) >= self._guests_max:
                 oldest = next(iter(self._guests.values()))
                 self._accept_again(oldest.since_s + HONEST_S)
                 return
@@ -95,7 +102,7 @@ class Listener:
 
     def _go_on(self) -> None:
         self._stop_accepting()
-        if len(self._guests) >= GUESTS_MAX:
+        if len(self._guests) >= self._guests_max:
             next(iter(self._guests)).cancel()  # its place is free when it has left
         else:
             self._loop.add_reader(self._socket, self._accept)
@@ -105,7 +112,7 @@ class Listener:
         if task.cancelled() or not task.result():
             self.strangers += 1
             guest.sock.close()
-        if self._pause is not None or len(self._guests) == GUESTS_MAX - 1:
+        if self._pause is not None or len(self._guests) == self._guests_max - 1:
             self._go_on()
 
     async def _prove(self, sock: socket.socket) -> bool:
@@ -140,7 +147,13 @@ async def serve(address: Address, keys: Keys, kinds: Any, on_connection: Callabl
         transport.set_protocol(connection)
         connection.hear(on_connection(connection))
 
-    return Listener(listening_socket(address), keys, LINK, hand_out)
+    return Listener(listening_socket(address), keys, LINK, hand_out, GUESTS_MAX)
+
+
+def _affordable() -> int:
+    """How many guests this process can have and still open what it needs."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return GUESTS_MAX if soft == resource.RLIM_INFINITY else max(1, soft // _SHARE)
 
 
 def listening_socket(address: Address) -> socket.socket:
