@@ -1,9 +1,10 @@
-"""A supervisor's exits and ears around one worker, without a controller."""
+"""A supervisor's exits and ears around a worker or several, without a controller."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Callable
@@ -40,7 +41,7 @@ class Listener:
 
 
 class Stand:
-    """A supervisor's exits with one worker: a process that sleeps."""
+    """A supervisor's exits with one worker: a process that sleeps. ``more`` puts another one into the next seat."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "stacks").mkdir()
@@ -58,29 +59,45 @@ class Stand:
         )
         self.exits = Exits(self.context, Orphans())
         self.ears = Ears(self.context, self.exits, Keeping(self.context, Vault(), Alone(self.context.fail), None))
-        self.child = subprocess.Popen(["sleep", "1000"])
-        channels, theirs = open_channels("test")
-        self.theirs = socket.socket(fileno=os.dup(theirs[CONTROL]))  # the worker's end, to speak in its name
-        for fd in theirs:
+        self._ends: list[tuple[subprocess.Popen[bytes], socket.socket]] = []
+        self.worker, self.child, self.theirs = self.more()
+
+    def more(self) -> tuple[Worker, subprocess.Popen[bytes], socket.socket]:
+        """A worker, its process, and its end of the control connection, to speak in its name."""
+        seat = len(self.context.workers)
+        child = subprocess.Popen(["sleep", "1000"])
+        channels, fds = open_channels("test")
+        theirs = socket.socket(fileno=os.dup(fds[CONTROL]))
+        for fd in fds:
             os.close(fd)
-        self.worker = Worker(
-            place=Place(1, 0, 1, 1, 1, 0),
-            started=Started(self.child.pid, os.pidfd_open(self.child.pid), "spawn"),
+        worker = Worker(
+            place=Place(seat + 1, seat, 1, 1, 1, 0),
+            started=Started(child.pid, os.pidfd_open(child.pid), "spawn"),
             channels=channels,
             page=Vitals(channels.vitals),
-            link=Link(channels.control, lambda message: self.ears.hear(self.worker, message), lambda _reason: None),
+            link=Link(channels.control, lambda message: self.ears.hear(worker, message), lambda _reason: None),
             outputs=(),
-            seat=0,
+            seat=seat,
             incarnation=1,
         )
-        self.context.workers[1] = self.worker
-        self.exits.watch(self.worker)
+        self.context.workers[worker.proc] = worker
+        self.exits.watch(worker)
+        self._ends.append((child, theirs))
+        return worker, child, theirs
+
+    async def end(self) -> None:
+        """End what still lives, and close."""
+        for worker in self.context.living():
+            worker.signal(signal.SIGKILL)
+        await until(lambda: all(worker.ended for worker in self.context.workers.values()))
+        self.close()
 
     def close(self) -> None:
-        self.theirs.close()
+        for child, theirs in self._ends:
+            theirs.close()
+            child.returncode = 0
         self.context.journal.close()
         self.screen.close()
-        self.child.returncode = 0
 
 
 async def until(condition: Callable[[], object]) -> None:

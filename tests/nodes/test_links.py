@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
 import socket
@@ -273,3 +274,28 @@ def test_packed_frames_that_are_none_or_too_many_are_an_error(content, problem):
     frame = (2**31 | len(content)).to_bytes(4, "big") + content
     with pytest.raises(frames.FrameError, match=problem):
         frames.Decoder(words.FromCoordinator).feed(frame)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EBADF, "Bad file descriptor"), KeyError("seat 3")])
+def test_a_word_that_its_hearer_fails_on_is_a_defect_of_ours_and_no_lost_connection(error):
+    """An OSError of a hearer passed for one of the connection: it was cut, and nobody was told of the defect."""
+
+    async def talk():
+        told: asyncio.Queue[dict] = asyncio.Queue()
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, what: told.put_nowait(what))
+        async with met() as (leader, node):
+
+            def fail(_word):
+                raise error
+
+            leader.heard.put_nowait = fail
+            node.caller.connection.send(beat(1))
+            what = await soon(told)
+            assert what["exception"] is error
+            assert what["message"].startswith("a Beat from 127.0.0.1:")
+            end = await soon(leader.ended)
+            assert end.how is Ended.CUT
+            assert repr(error) in end.detail
+        assert told.empty()
+
+    asyncio.run(talk())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import errno
 import os
 import select
 import signal
@@ -17,7 +18,7 @@ import pytest
 
 from closeranks import messages
 from closeranks.run.birth import Birth, Channels, Meeting, Node, Place, environment_of, open_channels
-from closeranks.run.descendants import read_stat
+from closeranks.run.descendants import descendants, read_stat, read_table
 from closeranks.run.linux import become_subreaper
 from closeranks.run.options import Target
 from closeranks.run.processes import Ended, Started, Starter, reap
@@ -296,3 +297,60 @@ def test_a_zygote_that_dies_is_replaced_and_the_worker_is_spawned_meanwhile(tmp_
     assert hows == ["spawn", "fork"]
     assert finish(started, channels).out == "ran\n"
     dead.returncode = 0
+
+
+# Forks what it was asked for, and answers what nobody understands.
+_MUMBLING_ZYGOTE = """
+import socket, subprocess, sys
+link = socket.socket(fileno=int(sys.argv[1]))
+_, fds, _, _ = socket.recv_fds(link, 1, 16)
+subprocess.Popen(["sh", "-c", "sleep 1000 & wait"], pass_fds=fds, start_new_session=True)
+link.send(b"?")
+link.recv(1)
+"""
+
+
+def living() -> set[int]:
+    return {stat.pid for stat in descendants(os.getpid(), read_table()) if not stat.dead}
+
+
+def never_run(tmp_path: Path) -> Birth:
+    return Birth(target=str(tmp_path), args=(), kind=Target.SCRIPT, environment={}, parent_pid=os.getpid())
+
+
+def test_a_worker_that_a_lost_zygote_forked_does_not_live_beside_the_next(tmp_path):
+    """Nobody had its number: it lived on with the channels and the seat that a second process was given, too."""
+    become_subreaper()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-c", _MUMBLING_ZYGOTE, str(theirs.fileno())]
+    before = living()
+    bystander = subprocess.Popen(["sleep", "1000"])
+    with theirs:
+        child = subprocess.Popen(command, pass_fds=(theirs.fileno(),))
+    channels, fds = open_channels("test")
+    starter = Starter((child.pid, ours), renew=False)
+    with pytest.raises(OSError, match="without a word of the worker"):
+        asyncio.run(starter.start(never_run(tmp_path), fds))
+    assert living() == before | {bystander.pid}
+    assert starter.zygote_pids == set()
+    for fd in fds:
+        os.close(fd)
+    channels.close()
+    bystander.kill()
+    bystander.wait()
+    child.returncode = 0
+
+
+def test_a_spawned_worker_that_cannot_be_held_is_not_left_behind(tmp_path, monkeypatch):
+    def refuse(_pid: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    before = living()
+    channels, fds = open_channels("test")
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with pytest.raises(OSError, match="Too many"):
+        asyncio.run(Starter(None).start(never_run(tmp_path), fds))
+    assert living() == before
+    for fd in fds:
+        os.close(fd)
+    channels.close()

@@ -51,7 +51,10 @@ class End(NamedTuple):
 
 
 class Ears(NamedTuple):
-    """Whom a connection tells; both are called from the loop, never from within a call of ours."""
+    """Whom a connection tells; both are called from the loop, never from within a call of ours.
+
+    What they raise goes to the loop's exception handler; after a word that was not taken the connection is cut.
+    """
 
     on_word: Callable[[Any], None]
     on_closed: Callable[[End], None]  # exactly once, and nothing is heard after it
@@ -145,7 +148,17 @@ class Connection(asyncio.BufferedProtocol):
         for word in words:
             if not self.is_open:  # the one before was the last that its hearer wanted
                 return
-            self._ears.on_word(word)
+            try:
+                self._ears.on_word(word)
+            except Exception as error:
+                self._not_heard(word, error)
+                return
+
+    def _not_heard(self, word: Any, error: Exception) -> None:
+        """A defect of ours. Raised from here, an OSError would pass for the peer's: asyncio tells nobody of those."""
+        what = f"a {type(word).__name__} from {self.peer} was not taken"
+        self.abort(f"{what}: {error!r}")
+        asyncio.get_running_loop().call_exception_handler({"message": what, "exception": error, "protocol": self})
 
     def _abort(self) -> None:
         sock = self._transport.get_extra_info("socket")

@@ -9,6 +9,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from closeranks.decide.protocol import BeginTerm, Isolate, Origin, ProcEnded, StartGroup, StartProc
@@ -88,6 +89,9 @@ class Births:
         context.members = {seat: proc for seat, proc in enumerate(decision.procs) if proc in context.workers}
         for seat, proc in context.members.items():
             worker, incarnation = context.workers[proc], decision.incarnations[seat]
+            self._incarnations[seat] = incarnation
+            if not worker.alive:  # it died while the term was announced; whoever decides hears of that
+                continue
             fds = self._seat(worker, seat, incarnation)
             worker.send(
                 Seat(
@@ -140,7 +144,6 @@ class Births:
             self._inherit(seat, worker.channels)
             fds = (worker.channels.page, worker.channels.setup)
         worker.seat, worker.incarnation = seat, incarnation
-        self._incarnations[seat] = incarnation
         self._keep(seat, worker.channels)
         return fds
 
@@ -238,10 +241,17 @@ class Births:
         )
 
     def _adopt(self, place: Place, channels: Channels, started: Started) -> None:
-        context, logs = self._context, self._context.folder / "logs"
+        context = self._context
 
         def show(line: str) -> None:
             context.say(f"[{worker.name}] {line}")
+
+        def output(fd: int, name: str) -> Output:
+            try:
+                return Output(fd, context.folder / "logs" / name, show)
+            except OSError as error:  # a full disk must not end a training run
+                context.say(f"closeranks: logs/{name}: {error.strerror}; what it would hold is only shown")
+                return Output(fd, Path(os.devnull), show)
 
         worker = Worker(
             place=place,
@@ -254,8 +264,8 @@ class Births:
                 lambda reason: self._exits.broken(worker, reason),
             ),
             outputs=(
-                Output(channels.stdout, logs / f"p{place.proc}.out", show),
-                Output(channels.stderr, logs / f"p{place.proc}.err", show),
+                output(channels.stdout, f"p{place.proc}.out"),
+                output(channels.stderr, f"p{place.proc}.err"),
             ),
             seat=place.seat,
             incarnation=place.incarnation,

@@ -72,11 +72,12 @@ class Exits:
             self.isolate(Isolate(proc=worker.proc, reason="it failed and does not end", capture_stack=True))
 
     async def _isolate(self, worker: Worker, *, capture_stack: bool) -> None:
-        self._orphans.note([worker.started.pid])
-        if capture_stack:
-            captured = await capture(worker, self._context.folder, self._context.options.kind)
-            self._context.note(captured)
-        self.kill(worker)
+        try:
+            self._orphans.note([worker.started.pid])
+            if capture_stack:
+                self._context.note(await capture(worker, self._context.folder, self._context.options.kind))
+        finally:
+            self.kill(worker)  # whatever became of the look at it
         try:
             await asyncio.wait_for(worker.gone.wait(), UNKILLABLE_S)
         except TimeoutError:

@@ -6,12 +6,17 @@ not. Whose child a process is can only be seen while its parent lives, so it is 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 
 from closeranks.run.descendants import Stat, descendants, read_stat, read_table
+
+_LOOKS = 100  # until the processes that were killed are gone, or hang in a device
+_LOOK_S = 0.02
 
 
 class Orphans:
@@ -31,10 +36,7 @@ class Orphans:
         living = {(stat.pid, stat.start_ticks) for stat in table.values()}
         kept = {key: owner for key, owner in self._owner.items() if key in living}
         self._owner = kept | seen
-        for stat in table.values():
-            if stat.parent == me and stat.dead and (stat.pid, stat.start_ticks) in self._owner:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(stat.pid, os.WNOHANG)
+        _reap(stat for stat in table.values() if stat.parent == me and (stat.pid, stat.start_ticks) in self._owner)
 
     def sweep(self, known: Collection[int], workers: Collection[int]) -> None:
         """After a death: kill our children that are neither ``known`` nor noted as a living worker's.
@@ -65,6 +67,52 @@ class Orphans:
         self._owner[stat.pid, stat.start_ticks] = owner  # remembered, so that it is reaped
         for victim in (stat, *descendants(stat.pid, table)):
             _kill(victim)
+
+
+async def end_holders(fd: int) -> bool:
+    """End every process below us that has this very file open too, with all below it; whether there was one.
+
+    For a process that was started and whose number nobody was told.
+    """
+    me, found = os.getpid(), False
+    for _ in range(_LOOKS):
+        table = read_table()
+        holders = _holders(fd, descendants(me, table))
+        if not holders:
+            return found
+        found = True
+        victims = [victim for holder in holders for victim in (holder, *descendants(holder.pid, table))]
+        for victim in victims:
+            _kill(victim)
+        await asyncio.sleep(_LOOK_S)  # of a process that is nobody's yet, nothing reports the end
+        now = (read_stat(victim.pid) for victim in victims)
+        began = {(victim.pid, victim.start_ticks) for victim in victims}
+        _reap(stat for stat in now if stat is not None and stat.parent == me and (stat.pid, stat.start_ticks) in began)
+    return found
+
+
+def _holders(fd: int, among: Iterable[Stat]) -> list[Stat]:
+    file = Path(f"/proc/self/fd/{fd}").readlink()
+    return [stat for stat in among if _holds(stat.pid, file)]
+
+
+def _holds(pid: int, file: Path) -> bool:
+    try:
+        links = tuple(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:  # it is gone
+        return False
+    for link in links:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if link.readlink() == file:
+                return True
+    return False
+
+
+def _reap(children: Iterable[Stat]) -> None:
+    for child in children:
+        if child.dead:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child.pid, os.WNOHANG)
 
 
 def _kill(victim: Stat) -> None:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from closeranks.run.birth import STDERR, STDOUT, Birth
+from closeranks.run.birth import CONTROL, STDERR, STDOUT, Birth
 from closeranks.run.options import Target
+from closeranks.run.orphans import end_holders
 from closeranks.run.zygote import Reply
 
 _REPLY_S = 10.0  # a fork takes milliseconds; a zygote that is silent for longer is lost
@@ -109,7 +110,8 @@ class Starter:
         """Start a worker with these descriptors, which stay the caller's to close.
 
         Raises:
-            OSError: neither a fork nor a spawn was possible; no process exists.
+            OSError: neither a fork nor a spawn was possible, or the zygote did not say what it had forked; no process
+                is left.
         """
         if self._zygote is not None and birth.kind is not Target.COMMAND:
             async with self._one_at_a_time:
@@ -126,19 +128,25 @@ class Starter:
         try:
             pid = await zygote.fork([birth_fd, *fds])
             return Started(pid, os.pidfd_open(pid), "fork")
-        except (OSError, TimeoutError, msgspec.MsgspecError):
+        except (OSError, TimeoutError, msgspec.MsgspecError) as error:
             self._zygote = None
             zygote.close()
             if self._renew:
                 self._renewal = asyncio.get_running_loop().create_task(self._replace_zygote())
+            if await end_holders(fds[CONTROL]):  # it may have begun to use what a second one would be given too
+                raise OSError("the zygote was lost without a word of the worker that it had forked") from error
             return None
         finally:
             os.close(birth_fd)
 
     async def _replace_zygote(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            child = _popen("zygote", [theirs.fileno(), os.getpid()], [theirs.fileno()])
+        try:
+            with theirs:
+                child = _popen("zygote", [theirs.fileno(), os.getpid()], [theirs.fileno()])
+        except OSError:
+            ours.close()
+            return
         zygote = self._coming = _Zygote(child.pid, ours)
         child.returncode = 0  # _Zygote waits for it, Popen's destructor shall not warn
         ready = False
@@ -158,8 +166,14 @@ class Starter:
         try:
             arguments = [birth_fd, *fds]
             child = _popen("worker_main", arguments, arguments, fds)
+            try:
+                pidfd = os.pidfd_open(child.pid)
+            except OSError:
+                child.kill()
+                child.wait()
+                raise
             child.returncode = 0  # the supervisor waits for it by pidfd
-            return Started(child.pid, os.pidfd_open(child.pid), "spawn")
+            return Started(child.pid, pidfd, "spawn")
         finally:
             os.close(birth_fd)
 

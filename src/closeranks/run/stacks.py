@@ -22,15 +22,23 @@ _KERNEL_FILES = ("status", "wchan", "syscall", "stack")
 
 
 async def capture(worker: Worker, folder: Path, kind: Target) -> StackCaptured:
-    """Write what can be learned of the process to ``stacks/`` of the run folder, within about half a second."""
+    """Write what can be learned of the process to ``stacks/`` of the run folder, within about half a second.
+
+    Where the disk does not take it, the summary says so: the process is to be ended all the same.
+    """
     text = "" if worker.mute else await _ask(worker)
     if not text and kind is not Target.COMMAND:  # a foreign program would be ended by the signal
         text = await _dump(worker)
     path = Path("stacks") / f"p{worker.proc}.txt"
     kernel = _kernel_view(worker.started.pid)
-    with os.fdopen(os.open(folder / path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w") as file:
-        file.write(f"{worker.name} (process {worker.proc}, pid {worker.started.pid})\n\n{text}\n{kernel}\n")
-    return StackCaptured(proc=worker.proc, path=str(path), summary=summarize(text, kernel))
+    summary = summarize(text, kernel)
+    whole = f"{worker.name} (process {worker.proc}, pid {worker.started.pid})\n\n{text}\n{kernel}\n"
+    try:
+        with os.fdopen(os.open(folder / path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as file:
+            file.write(whole.encode(errors="replace"))
+    except OSError as error:
+        summary = f"{summary} (the file was not written: {error.strerror})"
+    return StackCaptured(proc=worker.proc, path=str(path), summary=summary)
 
 
 async def _ask(worker: Worker) -> str:
@@ -46,8 +54,11 @@ async def _ask(worker: Worker) -> str:
 
 
 async def _dump(worker: Worker) -> str:
-    """Have the signal handler write them: works under a held GIL and in a native call, not in a stopped process."""
-    stat = read_stat(worker.started.pid)
+    """Have the signal handler write them: works under a held GIL and in a native call, not in a stopped process.
+
+    Nothing comes of a process that ends meanwhile: the memory that it writes into is closed with it.
+    """
+    stat = read_stat(worker.started.pid) if worker.alive else None
     if stat is None or stat.state in "tT" or not _handles(worker.started.pid):
         return ""
     fd = worker.channels.stacks
@@ -56,6 +67,8 @@ async def _dump(worker: Worker) -> str:
     for _ in range(round(_DUMP_S / _LOOK_S)):
         size = os.fstat(fd).st_size
         await asyncio.sleep(_LOOK_S)  # no event tells when a handler has written
+        if not worker.alive:
+            return ""
         if before < size == os.fstat(fd).st_size:
             break
     return os.pread(fd, os.fstat(fd).st_size - before, before).decode(errors="replace")
