@@ -232,9 +232,7 @@ def test_a_process_that_differs_ends_its_node_only_where_it_is_the_first(tmp_pat
     # finds new processes different on every node: these are told of, and the nodes stay.
     async def join() -> None:
         async with leading(tmp_path) as coordinator:
-            calls(coordinator, introduced("n0"), trains(0)).ears.on_word(
-                words.SeatFacts(proc=1, seat=0, facts=FACTS)
-            )
+            calls(coordinator, introduced("n0"), trains(0)).ears.on_word(words.SeatFacts(proc=1, seat=0, facts=FACTS))
             spare = calls(coordinator, introduced("n2"), IDLE)
             if earlier:
                 spare.ears.on_word(words.SeatFacts(proc=8, seat=None, facts=FACTS))
