@@ -218,7 +218,7 @@ def test_a_node_that_was_started_with_another_option_is_refused_by_name(tmp_path
             introduction.common.update(coordinator._common, store="/elsewhere")
             (away,) = told(calls(coordinator, introduction), words.TurnedAway)
             assert away.final
-            assert away.reason.startswith("--store is /elsewhere there and None here, on n0; start all nodes")
+            assert away.reason.startswith("--store is /elsewhere on n1 and None on n0; start all nodes")
 
     asyncio.run(come())
 

@@ -42,11 +42,20 @@ def common(options: RunOptions) -> dict[str, str]:
     return {"closeranks": version(), "policy": policy, "target": script, **shared}
 
 
-def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    """The first thing that differs, for a person; "" if nothing does."""
-    names = (name for name in ours if theirs.get(name, ours[name]) != ours[name])
-    name = next(names, "")
-    return name and f"{_SHARED.get(name, name)} is {theirs[name]} there and {ours[name]} here"
+class Said(NamedTuple):
+    """What a node said of itself."""
+
+    node: str
+    common: Mapping[str, str]
+
+
+def difference(one: Said, other: Said) -> str:
+    """The first thing in which they differ, for a person; "" if there is none."""
+    known = one.common.keys() & other.common.keys()
+    name = next((name for name in one.common if name in known and one.common[name] != other.common[name]), "")
+    return name and (
+        f"{_SHARED.get(name, name)} is {one.common[name]} on {one.node} and {other.common[name]} on {other.node}"
+    )
 
 
 class Compared(NamedTuple):

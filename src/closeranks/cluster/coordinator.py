@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from closeranks.cluster.absence import Absences
-from closeranks.cluster.agreement import Agreement, common, difference
+from closeranks.cluster.agreement import Agreement, Said, common, difference
 from closeranks.cluster.announcing import NOWHERE, Announcer, Members
 from closeranks.cluster.attendance import Attendee
 from closeranks.cluster.identity import Identity
@@ -144,8 +144,8 @@ class Coordinator:
         if word.run != self._identity.run:
             connection.send(words.TurnedAway(reason=f"this is run {self._identity.run}, not {word.run}", final=True))
             return None
-        if unlike := difference(self._common, word.common):
-            reason = f"{unlike}, on {self._identity.node}; start all nodes with the same options"
+        if unlike := difference(Said(word.node, word.common), Said(self._identity.node, self._common)):
+            reason = f"{unlike}; start all nodes with the same options"
             connection.send(words.TurnedAway(reason=reason, final=True))
             return None
         if known is not None and known.boot not in ("", word.boot):
