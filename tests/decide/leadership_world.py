@@ -207,6 +207,7 @@ class World:
         for name, value in changes.items():
             object.__setattr__(new, name, value)
         self.ask(node, candidate, (new, candidate.version))
+        return new, candidate.version
 
     def lead(self, node, candidate):
         """Give seats to nodes that have none where that is allowed."""
@@ -366,6 +367,15 @@ class World:
             candidate.state, ballot = le.release(candidate.state, node.clock(self.now))
             seen = le.Seen(epoch=ballot.epoch, beat=ballot.beat, boot=candidate.state.boot, released=True)
             self.write(node, candidate, ballot, seen=seen)
+
+    def cancel_put(self, rank):
+        """The leader begins a write of its own and stops waiting for the answer: the write takes place, or not."""
+        node = self.nodes[rank]
+        candidate = node.candidate
+        if candidate.state.reign is not None and not candidate.state.writing and candidate.asking == 0:
+            candidate.state, ballot = le.attempt(candidate.state, node.clock(self.now))
+            write = self.write(node, candidate, ballot)
+            self.give_up(node, candidate, candidate.asking, write)
 
     def freeze_candidate(self, rank, seconds):
         self.nodes[rank].candidate.frozen_until = self.now + seconds

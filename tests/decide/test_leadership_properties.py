@@ -12,7 +12,8 @@ RECOVERY_S = 45.0  # a grace, two yields and their leases, and the way back of e
 CHECKED = settings(
     max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
 )
-STRIKES = ("candidate", "node", "freeze", "outage", "island", "halves", "one way", "flap", "authority", "release")
+OF_THE_LEADER = ("release", "cancel")
+STRIKES = ("candidate", "node", "freeze", "outage", "island", "halves", "one way", "flap", "authority", *OF_THE_LEADER)
 
 
 def strike(world, kind, chance):
@@ -52,8 +53,9 @@ def struck(seed, nodes, seats, faults):
     world, chance = World(seed, nodes, seats), random.Random(seed)
     for kind in faults:
         at_s = chance.uniform(3.0, FAULTS_S)
-        if kind == "release":
-            world.after(at_s, lambda: world.release_lead(world.kept.leader))
+        if kind in OF_THE_LEADER:
+            do = world.release_lead if kind == "release" else world.cancel_put
+            world.after(at_s, lambda do=do: do(world.kept.leader))
         else:
             world.after(at_s, strike, world, kind, chance)
     world.run(FAULTS_S)

@@ -173,9 +173,11 @@ class Tenure:
         value = encode(record)
         try:
             held = await self._register.write(value, self._held)
-        except RegisterError as error:
-            self.problem = str(error)
+        except BaseException as error:  # whoever stops waiting for the answer is left in doubt like anybody else
             self._candidacy = leadership.unanswered(self._candidacy)
+            if not isinstance(error, RegisterError):
+                raise
+            self.problem = str(error)
             return False
         self._take(held.value, held.version, ours=record if held.value == value else None)
         self._candidacy = leadership.wrote(self._candidacy, self._seen(), time.monotonic())
