@@ -2,12 +2,17 @@
 
 import asyncio
 import os
+import sqlite3
+import subprocess
+import sys
 import threading
+from contextlib import closing
 
 import pytest
 from tests.checkpoint.hooked_store import HookedStore
 
-from closeranks.authority import bounded, numbered
+from closeranks.authority import numbered
+from closeranks.authority.bounded import UNFINISHED, Bounded
 from closeranks.authority.numbered import NumberedRegister
 from closeranks.authority.register import NOTHING, Held, RegisterError
 from closeranks.authority.sqlite import SqliteRegister
@@ -54,12 +59,84 @@ def test_a_call_that_hangs_is_given_up_and_may_still_take_effect():
 
     async def script():
         with pytest.raises(RegisterError, match=r"disk: expected an answer within 0.05 s"):
-            await bounded.in_thread(hang, "disk", 0.05)
+            await Bounded("disk").call(hang, 0.05)
 
     asyncio.run(script())
     assert not done.is_set()
     release.set()
     assert done.wait(20.0)
+
+
+def test_a_disk_that_hangs_is_not_asked_by_more_and_more_threads():
+    release, begun = threading.Event(), []
+
+    def hang():
+        begun.append(threading.current_thread())
+        release.wait(20.0)
+
+    async def script():
+        disk = Bounded("disk")
+        for _ in range(50):
+            with pytest.raises(RegisterError, match=r"disk: (expected an answer within|4 calls hang already)"):
+                await disk.call(hang, 0.01)
+        assert len(begun) == UNFINISHED
+        release.set()
+        for thread in begun:
+            thread.join(20.0)
+        assert await disk.call(lambda: "answers again", 20.0) == "answers again"
+
+    asyncio.run(script())
+
+
+def test_a_process_that_can_begin_no_thread_has_no_answer(monkeypatch):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    async def script():
+        disk = Bounded("disk")
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            for _ in range(2 * UNFINISHED):
+                with pytest.raises(RegisterError, match="disk: can't start new thread"):
+                    await disk.call(lambda: None, 20.0)
+        assert await disk.call(lambda: "answers again", 20.0) == "answers again"
+
+    asyncio.run(script())
+
+
+BEGIN_ELSEWHERE = """
+import sqlite3, sys
+sqlite3.connect(sys.argv[1], timeout=0.0, isolation_level=None).execute("BEGIN IMMEDIATE")
+"""
+
+
+@pytest.mark.process
+def test_a_look_at_a_sqlite_file_leaves_the_lock_of_a_write_in_flight_alone(tmp_path):
+    """Each call opened and closed the file beside SQLite, and with that dropped all locks of its process on it."""
+    path, held, release = tmp_path / "leaders.db", threading.Event(), threading.Event()
+    sqlite3.connect(path).close()
+
+    def write():
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            held.set()
+            release.wait(60.0)
+
+    async def look():
+        with pytest.raises(RegisterError, match="database is locked"):
+            await SqliteRegister(path, "run").read()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert held.wait(20.0)
+        asyncio.run(look())
+        script = [sys.executable, "-c", BEGIN_ELSEWHERE, str(path)]
+        elsewhere = subprocess.run(script, capture_output=True, text=True, timeout=60.0, check=False)
+        assert "database is locked" in elsewhere.stderr
+    finally:
+        release.set()
+        writer.join(20.0)
 
 
 def filled(store, count):

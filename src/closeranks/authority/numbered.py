@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Final
 
-from closeranks.authority.bounded import in_thread
+from closeranks.authority.bounded import Bounded
 from closeranks.authority.register import ANSWER_S, NOTHING, VALUE_BYTES_MAX, Held, RegisterError, checked
 from closeranks.checkpoint.problems import CheckpointProblem, Damaged
 from closeranks.checkpoint.stores.keys import is_key
@@ -38,6 +38,7 @@ class NumberedRegister:
         self._store = store
         self._prefix = f"{PREFIX}{name}/"
         self._where = f"{store.url} {self._prefix}"
+        self._calls = Bounded(self._where)
         self._known = 0  # the newest number seen: nothing below it is of interest
         self._swept = False
 
@@ -61,7 +62,7 @@ class NumberedRegister:
             except CheckpointProblem as problem:
                 raise RegisterError(str(problem)) from problem
 
-        return await in_thread(ask, self._where, ANSWER_S)
+        return await self._calls.call(ask, ANSWER_S)
 
     def _swap(self, value: bytes, expected: Held) -> Held:
         number = int(expected.version or 0) + 1

@@ -6,11 +6,11 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from closeranks.authority.bounded import in_thread
+from closeranks.authority.bounded import Bounded
 from closeranks.authority.register import ANSWER_S, NOTHING, Held, RegisterError, checked
 
 _MODE: Final = 0o600
@@ -28,6 +28,7 @@ class SqliteRegister:
     def __init__(self, path: Path, run: str) -> None:
         self._path = path
         self._run = run
+        self._calls = Bounded(f"sqlite:{path}")
 
     async def read(self) -> Held:
         """See Register."""
@@ -65,11 +66,20 @@ class SqliteRegister:
                     " and has room, can be written, and that the file is nothing else"
                 ) from error
 
-        return await in_thread(ask, f"sqlite:{self._path}", ANSWER_S)
+        return await self._calls.call(ask, ANSWER_S)
+
+    def _make(self) -> None:
+        """SQLite would make the file with the mode of the umask.
+
+        A file that is there is never opened here: closing it would drop all locks that this process has on it, also
+        those of a call that goes on in another thread (POSIX), and another process could come between look and write.
+        """
+        with suppress(FileExistsError):
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE))
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE))  # SQLite's own mode is the umask's
+        self._make()
         with closing(sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None)) as database:
             database.execute("PRAGMA synchronous=FULL")
             database.execute("BEGIN IMMEDIATE")
