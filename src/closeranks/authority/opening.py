@@ -44,11 +44,11 @@ def open_register(authority: str, run: str, store: str | None = None) -> Registe
     if authority == STORE:
         raise RegisterRefused("--authority store: expected a store beside it, got none; add --store PATH_OR_URL")
     raise RegisterRefused(
-        f"--authority: expected etcd://HOST:PORT, sqlite:PATH or store, got {_shown(authority)!r}; write for example"
+        f"--authority: expected etcd://HOST:PORT, sqlite:PATH or store, got {shown(authority)!r}; write for example"
         " etcd://10.0.0.1:2379"
     )
 
 
-def _shown(authority: str) -> str:
+def shown(authority: str) -> str:
     """Without what may be a password."""
     return authority.rpartition("@")[2]

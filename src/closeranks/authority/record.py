@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from closeranks.authority.register import RegisterError
+
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Written by the leader alone. ``(epoch, beat)`` changes with every write, so values are unique."""
@@ -39,6 +41,12 @@ def decode(value: bytes) -> Record:
     """The record in a register; a new one if nothing was written yet.
 
     Raises:
-        msgspec.MsgspecError: not a record of this version.
+        RegisterError: it is no record of this version.
     """
-    return msgspec.json.decode(value, type=Record) if value else Record()
+    try:
+        return msgspec.json.decode(value, type=Record) if value else Record()
+    except msgspec.MsgspecError as error:
+        raise RegisterError(
+            f"expected the record of a run of this version of closeranks, got something else: {error}; run one version"
+            " on all nodes, and give each run a --run-id of its own"
+        ) from error

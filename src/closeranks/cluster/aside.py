@@ -26,6 +26,7 @@ class Begin(_Aside, frozen=True, tag=True):
     supervisor: str  # its boot
     before: int
     probe_port: int  # where the supervisor answers probes
+    broken: int = 0  # of those, how many broke within the last minute
     seeks: bool = True  # False: as after Retire
 
 
@@ -59,5 +60,17 @@ class Aloud(_Aside, frozen=True, tag=True):
     line: str
 
 
+class Unanswered(_Aside, frozen=True, tag=True):
+    """From the candidate: why the authority has not answered for a while; empty: it answers again."""
+
+    problem: str
+
+
+class Broken(_Aside, frozen=True, tag=True):
+    """From the candidate, last: it ends, and that is a defect or something it needs and lacks."""
+
+    reason: str
+
+
 FromSupervisor = Begin | Standing | Retire | Ending
-FromCandidate = LeaderSeen | RunOver | Aloud
+FromCandidate = LeaderSeen | RunOver | Aloud | Unanswered | Broken

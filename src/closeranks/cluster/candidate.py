@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from closeranks.authority.memory import MemoryRegister
-from closeranks.authority.opening import open_register
+from closeranks.authority.opening import open_register, shown
 from closeranks.authority.register import Register, RegisterError, RegisterRefused
+from closeranks.checkpoint.problems import CheckpointProblem
 from closeranks.cluster import aside
 from closeranks.cluster.conclusion import conclude
 from closeranks.cluster.coordinator import Coordinator
@@ -39,6 +40,7 @@ from closeranks.run.options import STORE_AUTHORITY, RunOptions
 _STATIC_EPOCH: Final = 1  # without an authority there is one leader and never another
 _EXIT_USAGE: Final = 2
 _CONCLUDE_S: Final = 25.0  # the supervisor waits a little longer
+_BROKEN_MOST: Final = 3  # candidates of one node that broke within a minute: the next would break as well
 _ALLOCATIONS: Final = 200_000  # beats of a thousand nodes make and drop objects all the time
 _WATCHERS: Final = 64  # in a larger job only the lower ranks watch: a supervisor has not a descriptor for each of all
 
@@ -71,6 +73,9 @@ class Candidate:
         self._replaces = ""  # boot of the leader whose place we take
         self._link = Link(link, self._hear, self._parent_gone, aside.FromSupervisor)
         self._link.on_closed = lambda: self._parent_gone("the supervisor is gone")
+        self._register: Register | None = None
+        self._broken = 0  # candidates of this node that broke shortly before this one
+        self._defect: BaseException | None = None  # of our coordinator
         self._follows = 0
         self._seeks = True
         self._release: asyncio.Task[None] | None = None
@@ -80,46 +85,74 @@ class Candidate:
         self._newest: Coordinator | None = None  # the same, or the one that we were last
         self._reign: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
-        self._ending = asyncio.Event()
+        self._over = asyncio.Event()  # nothing is left to lead or to seek
+        self._ending = asyncio.Event()  # nor is anything left to do on this node
         self._reason = "the first"
 
     async def run(self) -> None:
-        """Until the run is over, here and as far as it depends on us."""
+        """Until the run is over, on this node too: a next candidate would only find that out once more."""
         await self._begun.wait()
+        async with contextlib.AsyncExitStack() as held:
+            try:
+                await self._take_part(held)
+            except Exception as error:
+                await self._break(error)
+                raise
+        await self._ending.wait()
+
+    async def _take_part(self, held: contextlib.AsyncExitStack) -> None:
         fixed = meeting_point(self._options)
         if fixed is not None and self._identity.rank != 0:
             self._link.send(aside.LeaderSeen(epoch=_STATIC_EPOCH, node="n0", address=fixed))
-            await self._ending.wait()
             return
         here = fixed or words.Address(host=self._identity.host, port=0)
         listener = await serve(here, self._identity.keys, words.FromNode, self._called)
-        register = self._register()
+        held.push_async_callback(listener.close)
+        self._register = register = self._opened()
+        held.push_async_callback(register.close)
+        held.callback(self._vigil.close)
         candidacy = Candidacy(boot=str(self._boot), rank=self._identity.rank)
         seat = Seat(self._identity.node, listener.address, self._probe_port)
         self._tenure = Tenure(register, candidacy, seat, self._around, self._chosen)
         seeking = asyncio.create_task(self._tenure.run())
-        ended = asyncio.create_task(self._ending.wait())
-        await asyncio.wait([seeking, ended], return_when=asyncio.FIRST_COMPLETED)
+        over = asyncio.create_task(self._over.wait())
+        held.callback(over.cancel)
+        await asyncio.wait([seeking, over], return_when=asyncio.FIRST_COMPLETED)
+        if seeking.done():
+            seeking.result()  # raises what ended it too early
         if self._reign is not None:
             await asyncio.wait([self._reign])
         seeking.cancel()
         await asyncio.wait([seeking])
         if self._newest is not None and self._newest.unrecorded is not None:
+            self.say(
+                "closeranks: the run is over, but the authority does not answer: "
+                f"for up to {_CONCLUDE_S:g} s this node goes on trying to write that down, so that no other takes over"
+            )
             await self._conclude(register, self._newest.unrecorded)
-        self._vigil.close()
-        await listener.close()
-        await register.close()
+        if self._defect is not None:
+            raise self._defect
 
     async def _conclude(self, register: Register, end: EndRun) -> None:
-        self.say(
-            "closeranks: the run is over, but the authority does not answer: "
-            f"for up to {_CONCLUDE_S:g} s this node goes on trying to write that down, so that no other takes over"
-        )
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CONCLUDE_S):
                 await conclude(register, str(self._boot), end)
 
-    def _register(self) -> Register:
+    async def _break(self, error: Exception) -> None:
+        """Nothing is granted any more, and whoever looks learns why. The next candidate takes this one's place at once.
+
+        One that led, after others of this node have broken as well, ends the run in place of that: else the lead would
+        go from one to the next for ever, and no failure would be handled.
+        """
+        self._end_reign()
+        reason = _told(error)
+        self.say(f"closeranks: this node's candidate for the lead ended: {reason} (logs/candidate.log has more)")
+        if self._broken + 1 >= _BROKEN_MOST and self._register is not None:
+            reason = f"{reason}; {_BROKEN_MOST} coordinators in a row ended like that"
+            await self._conclude(self._register, EndRun(outcome="failed", exit_code=1, reason=reason))
+        self._link.send(aside.Broken(reason=reason))
+
+    def _opened(self) -> Register:
         options = self._options
         if meeting_point(options) is not None:
             return MemoryRegister()
@@ -131,7 +164,7 @@ class Candidate:
         match word:
             case aside.Begin():
                 self._boot = Boot(word.supervisor, word.before)
-                self._probe_port, self._seeks = word.probe_port, word.seeks
+                self._probe_port, self._seeks, self._broken = word.probe_port, word.seeks, word.broken
                 self._begun.set()
             case aside.Standing():
                 self._follows = word.follows
@@ -140,6 +173,7 @@ class Candidate:
                 self._retire()
             case aside.Ending():
                 self._ending.set()
+                self._over.set()
 
     def _parent_gone(self, reason: str) -> None:
         sys.stderr.write(f"{reason}\n")
@@ -161,6 +195,7 @@ class Candidate:
 
     def _around(self, now_s: float) -> Around:
         coordinator, tenure = self._coordinator, self._tenure
+        self._tell_outage(now_s)
         record = None if tenure is None else tenure.record
         boot = "" if record is None else record.boot
         ended = self._boot.outlived(boot) or self._vigil.saw_end(boot) is not None
@@ -170,6 +205,17 @@ class Candidate:
         return Around(
             now_s=now_s, led=self._follows > 0, heard_s=absences.heard_s(), outnumbered=absences.outnumbered()
         )
+
+    def _tell_outage(self, now_s: float) -> None:
+        outage = None if self._tenure is None else self._tenure.outage
+        if outage is None or not outage.changed(now_s):
+            return
+        authority = shown(self._options.authority or STORE_AUTHORITY)
+        if outage.problem:
+            self.say(f"closeranks: no usable answer from the authority ({authority}): {outage.problem}")
+        else:
+            self.say(f"closeranks: the authority ({authority}) answers again")
+        self._link.send(aside.Unanswered(problem=outage.problem))
 
     def _chosen(self, choice: Choice) -> None:
         tenure = self._tenure
@@ -213,8 +259,12 @@ class Candidate:
     async def _lead(self, coordinator: Coordinator) -> None:
         try:
             await coordinator.run()
-            self._ending.set()
+            self._over.set()
         except* Deposed:
+            coordinator.let_go()
+        except* Exception as defects:
+            self._defect = defects
+            self._over.set()
             coordinator.let_go()
         finally:
             if self._coordinator is coordinator:
@@ -243,21 +293,25 @@ class Candidate:
         self._link.send(aside.Aloud(line=line))
 
 
+def _told(error: BaseException) -> str:
+    """In one line; what is nobody's but the program's own fault is called that."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, OSError | RegisterError | RegisterRefused | CheckpointProblem):
+        return str(error)
+    return f"defect in the coordinator: {type(error).__name__}: {error}"
+
+
 async def _be(argv: list[str]) -> None:
     folder, fd = Path(argv[0]), int(argv[1])
     options = read_run_file(folder).options
     link = socket.socket(fileno=fd)
     link.setblocking(False)
-    candidate = Candidate(identity_of(options, os.environ), options, link)
-    try:
-        await candidate.run()
-    except (OSError, RegisterError, RegisterRefused) as error:
-        candidate.say(f"closeranks: this node's candidate for the lead ended: {error}")
-        raise
+    await Candidate(identity_of(options, os.environ), options, link).run()
 
 
 def main(argv: list[str]) -> int:
-    """Be the candidate of one node; the exit code is only for a person who looks."""
+    """Be the candidate of one node; the exit code is only for a person who looks. A defect leaves its traceback."""
     if not die_with_parent(int(argv[2]), signal.SIGKILL):
         return 1
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -265,7 +319,7 @@ def main(argv: list[str]) -> int:
     collect_seldom(_ALLOCATIONS)
     try:
         asyncio.run(_be(argv))
-    except (OSError, RegisterError, RegisterRefused, IdentityProblem) as error:
+    except IdentityProblem as error:
         sys.stderr.write(f"{error}\n")
         return _EXIT_USAGE
     return 0

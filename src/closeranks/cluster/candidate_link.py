@@ -8,15 +8,21 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from closeranks.cluster import aside
+from closeranks.decide.retry_budget import Backoff, wait_s
 from closeranks.run.context import Context
 from closeranks.run.links import Link
 
 _AGAIN_S: Final = 1.0  # to the next start, when there was none to take over
+_RECENT_S: Final = 60.0
+_AT_ONCE: Final = 2  # so many ends within that time cost no wait: drills and operators kill one, too
+_PAUSES: Final = Backoff(first_s=2.0, ceiling_s=30.0)
 
 
 class _Process:
@@ -63,6 +69,35 @@ class _Process:
         self._process.wait()
 
 
+class Ends:
+    """Ends of candidates that had begun, as far as they are recent."""
+
+    def __init__(self) -> None:
+        self._at_s: deque[float] = deque()
+        self._broken_s: deque[float] = deque()
+
+    def ended(self, now_s: float, *, broken: bool) -> None:
+        """One ended; ``broken``: it said itself that this was a defect, or something it lacks."""
+        self._at_s.append(now_s)
+        if broken:
+            self._broken_s.append(now_s)
+
+    def broken(self, now_s: float) -> int:
+        """How many broke lately."""
+        return _recent(self._broken_s, now_s)
+
+    def pause_s(self, now_s: float) -> float:
+        """How long the next one waits, so that those which all end alike do not take up the machine."""
+        too_many = _recent(self._at_s, now_s) - _AT_ONCE
+        return wait_s(_PAUSES, too_many, share=1.0) if too_many > 0 else 0.0
+
+
+def _recent(times_s: deque[float], now_s: float) -> int:
+    while times_s and times_s[0] < now_s - _RECENT_S:
+        times_s.popleft()
+    return len(times_s)
+
+
 class CandidateLink:
     """The candidate of this node, and one more that waits to take its place. ``on_aside`` hears what it says."""
 
@@ -73,12 +108,15 @@ class CandidateLink:
         self._active: _Process | None = None
         self._waiting: _Process | None = None
         self._ends = 0
+        self._recent = Ends()
+        self._broken = ""  # why the one that is ending broke
         self._follows = 0
         self.probe_port = 0  # of the supervisor
         self._closed = False
         self._seeks = True
         self.replace = True  # False: without an authority there must not be a second one
-        self.on_lost: Callable[[], None] = lambda: None  # it ended, and there will be no other
+        self.on_lost: Callable[[str], None] = lambda _why: None  # it ended, and there will be no other
+        self.problem = ""  # why this node's candidate cannot tell who leads
 
     def start(self) -> None:
         """Start one, and the one that waits."""
@@ -110,13 +148,31 @@ class CandidateLink:
         self._context.candidate_pids = frozenset()
 
     def _new(self) -> _Process:
-        return _Process(self._context.folder, self._on_aside, self._ended)
+        return _Process(self._context.folder, self._hear, self._ended)
+
+    def _hear(self, word: aside.FromCandidate) -> None:
+        match word:
+            case aside.Unanswered():
+                self.problem = f"the authority does not answer: {word.problem}" if word.problem else ""
+                return
+            case aside.Broken():
+                self._broken = word.reason
+                return
+            case aside.LeaderSeen():
+                self.problem = ""
+        self._on_aside(word)
 
     def _promote(self, process: _Process) -> None:
         """This one is the candidate now: it hears which of this node have ended, for they lead no more."""
         self._active = process
         process.send(
-            aside.Begin(supervisor=self._boot, before=self._ends, probe_port=self.probe_port, seeks=self._seeks)
+            aside.Begin(
+                supervisor=self._boot,
+                before=self._ends,
+                broken=self._recent.broken(time.monotonic()),
+                probe_port=self.probe_port,
+                seeks=self._seeks,
+            )
         )
         process.send(aside.Standing(follows=self._follows))
         if self.replace:
@@ -138,12 +194,17 @@ class CandidateLink:
             return
         self._ends += 1
         self._active = None
+        why, self._broken = self._broken, ""
+        now_s = time.monotonic()
+        self._recent.ended(now_s, broken=bool(why))
+        self.problem = f"this node's candidate for the lead ended: {why}" if why else self.problem
+        pause_s = self._recent.pause_s(now_s)
         if not self.replace:
-            self.on_lost()
-        elif self._waiting is not None:
+            self.on_lost(why)
+        elif self._waiting is not None and not pause_s:
             self._promote(self._waiting)
         else:
-            asyncio.get_running_loop().call_later(_AGAIN_S, self._start_again)
+            asyncio.get_running_loop().call_later(max(_AGAIN_S, pause_s), self._start_again)
 
     def _wait_again(self) -> None:
         if not self._closed and self._waiting is None and self._active is not None:
@@ -152,4 +213,4 @@ class CandidateLink:
 
     def _start_again(self) -> None:
         if not self._closed and self._active is None:
-            self._promote(self._new())
+            self._promote(self._waiting or self._new())

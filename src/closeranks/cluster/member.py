@@ -7,6 +7,7 @@ they hold in memory; whoever does not is killed. Whoever leads meanwhile may cou
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import signal
 import time
@@ -269,11 +270,11 @@ class Member:
                 self._said_last = word.line
                 self._context.say(word.line)
 
-    def _candidate_lost(self) -> None:
+    def _candidate_lost(self, why: str) -> None:
         if self._identity.rank == 0:
             self._context.fail(
-                "the coordinator process was lost, and without an authority nobody may take its place; "
-                "give --authority or --store so that another node can"
+                f"the coordinator process was lost{why and f' ({why})'}, and without an authority nobody may take its "
+                "place; give --authority or --store so that another node can"
             )
 
     def _up(self, connection: Connection, _epoch: int) -> Ears:
@@ -422,16 +423,23 @@ class Member:
                 self._send_beat(now_s)
             self._lease()
             self._obey_standing(now_s)
-            if not self._elected and self._context.ending is None and now_s - self._led_s > self._patience_s():
+            if self._context.ending is None and now_s - self._led_s > self._patience_s():
                 self._give_up(now_s)
 
     def _patience_s(self) -> float:
+        """How long this node waits for a word. While others can be elected, it ends for want of an authority only."""
         options = self._context.options
+        if self._elected and not self._candidate.problem:
+            return math.inf
         if self._allegiance.epoch:
-            return min(_UNLED_S, options.node_patience_s)
+            return options.node_patience_s if self._elected else min(_UNLED_S, options.node_patience_s)
         return settings_of(options).deadlines.nodes_s
 
     def _give_up(self, now_s: float) -> None:
+        if self._elected:
+            waited_s = now_s - self._led_s
+            self._context.fail(f"no word from a coordinator for {waited_s:.0f} s: {self._candidate.problem}")
+            return
         why = f" ({self._missed_of[0]})" if self._missed_of else ""
         self._context.fail(
             f"no word from the coordinator for {now_s - self._led_s:.0f} s{why}, and without an authority nobody may "

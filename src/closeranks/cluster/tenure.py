@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from closeranks.authority.outage import Outage
 from closeranks.authority.record import Record, decode, encode
 from closeranks.authority.register import NOTHING, Register, RegisterError
 from closeranks.decide import leadership
@@ -58,7 +59,7 @@ class Tenure:
     ) -> None:
         self.record = Record()
         self.nodes_in_doubt: tuple[str, ...] = ()  # of a term whose write may have taken place
-        self.problem = ""  # why the authority does not answer
+        self.outage = Outage()  # of the authority
         self._register = register
         self._candidacy = candidacy
         self._seat = seat
@@ -103,6 +104,8 @@ class Tenure:
         """Until the run is over."""
         await self._read()
         while True:
+            if self._renewal is not None and self._renewal.done():
+                self._renewal.result()  # raises what nobody else would hear of
             self._candidacy, choice = leadership.decide(self._candidacy, self._around(time.monotonic()))
             self._on_choice(choice)
             match choice:
@@ -170,34 +173,39 @@ class Tenure:
     async def _write(self, ballot: Ballot, changes: dict[str, Any]) -> bool:
         """Whether the register holds it now."""
         record = msgspec.structs.replace(self.record, epoch=ballot.epoch, beat=ballot.beat, **changes)
-        value = encode(record)
+        value, begun_s = encode(record), time.monotonic()
         try:
             held = await self._register.write(value, self._held)
+            self._take(held.value, held.version, ours=record if held.value == value else None)
         except BaseException as error:  # whoever stops waiting for the answer is left in doubt like anybody else
             self._candidacy = leadership.unanswered(self._candidacy)
             if not isinstance(error, RegisterError):
                 raise
-            self.problem = str(error)
+            self.outage.failed(str(error), begun_s)
             return False
-        self._take(held.value, held.version, ours=record if held.value == value else None)
         self._candidacy = leadership.wrote(self._candidacy, self._seen(), time.monotonic())
         return held.value == value
 
     async def _read(self) -> None:
+        begun_s = time.monotonic()
         try:
             held = await self._register.read()
+            self._take(held.value, held.version)
         except RegisterError as error:
-            self.problem = str(error)
+            self.outage.failed(str(error), begun_s)
             await asyncio.sleep(_RETRY_S)
             return
-        self._take(held.value, held.version)
         self._candidacy = leadership.observed(self._candidacy, self._seen(), time.monotonic())
 
     def _take(self, value: bytes, version: str, ours: Record | None = None) -> None:
-        """``ours``: what the value says, where that is known: it names each of thousands of seats."""
-        self.problem = ""
+        """``ours``: what the value says, where that is known: it names each of thousands of seats.
+
+        Raises:
+            RegisterError: it says nothing; what was held before stays.
+        """
         if ours is not None or value != self._held.value:
             self.record = decode(value) if ours is None else ours
+        self.outage.answered()
         self._held = NOTHING._replace(value=value, version=version)
 
     def _seen(self) -> Seen:
