@@ -94,7 +94,8 @@ several nodes (the same command on each; docs/nodes.md):
   --on-partition replace|wait
                         seats of a node that is out of reach are given to others once that is safe, or kept for it
                         (default replace)
-  --node-patience TIME  how long a missing node is waited for where nothing can take its seats (default 10m)
+  --node-patience TIME  how long a missing node is waited for where nothing can take its seats, and a missing authority
+                        once ranks have paused (default 10m)
   --on-term stop|leave  SIGTERM to one node stops the whole run in order (default); or this node alone leaves, once
                         others have taken its seats; where none can, the run stops
   --probe-command CMD   second opinion on a silent node, e.g. by ipmitool; {host} and {node} are replaced;
