@@ -59,6 +59,9 @@ def _main(argv: list[str]) -> int:
         _say("waiting")
         while True:
             signal.pause()
+    if "after" in arguments:
+        Path(arguments[arguments.index("after") + 1]).read_text()  # until somebody writes
+        _say("and on")
     codes = [word.partition("=") for word in arguments]
     return next((int(code) for node, _, code in codes if node == rank), 0)
 

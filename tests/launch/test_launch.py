@@ -1,5 +1,6 @@
 """``closeranks launch`` with a stand-in for ssh that runs everything on this machine, and one for the interpreter."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -53,7 +54,8 @@ def in_background(words):
     yield start
     for process in started:
         process.kill()
-        process.communicate()
+        process.wait()
+        process.stdout.close()
 
 
 @pytest.mark.process
@@ -109,6 +111,47 @@ def test_the_exit_code_is_what_most_supervisors_say_and_a_host_that_says_so_is_n
 @pytest.mark.process
 def test_255_says_that_no_host_said_anything(launch):
     assert launch("--hosts", "down", "--", "train.py").exit_code == 255
+
+
+@pytest.mark.process
+def test_a_run_goes_on_when_nobody_takes_its_output_any_more(in_background, tmp_path):
+    os.mkfifo(tmp_path / "gate")
+    process = in_background("--hosts", "a", "--", "train.py", "0=7", "after", str(tmp_path / "gate"))
+    process.stdout.readline()
+    process.stdout.close()  # as `| head` does
+    (tmp_path / "gate").write_text("go\n")
+    assert process.wait(60) == 7
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("out", ["full", "stuck"])
+def test_neither_a_full_disk_nor_a_terminal_that_does_not_read_ends_or_stops_a_run(words, tmp_path, out):
+    unread, full = os.pipe()
+    if out == "stuck":
+        os.set_blocking(full, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(full, bytes(4096))
+        os.set_blocking(full, True)
+    with open("/dev/full", "wb") as disk:  # noqa: PTH123 - a device
+        done = subprocess.run(
+            [sys.executable, "-c", _MAIN, *words, "--hosts", "a", "--", "train.py", "0=7"],
+            stdout=disk if out == "full" else full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    os.close(unread)
+    os.close(full)
+    assert (done.returncode, done.stderr) == (7, "")
+
+
+@pytest.mark.process
+def test_a_command_that_cannot_be_started_is_named(launch):
+    done = launch("--ssh", "no-such-command", "--hosts", "a", "--", "train.py")
+    assert done.exit_code == 1
+    assert "no-such-command cannot be started: No such file" in done.output
 
 
 @pytest.mark.parametrize(

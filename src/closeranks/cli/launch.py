@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import secrets
 import shlex
@@ -18,6 +19,7 @@ from closeranks.launch.hostlist import HostlistProblem, expand
 from closeranks.launch.node_words import PORT, Meeting, require_free
 from closeranks.launch.tether import TOKEN
 from closeranks.run.options import HelpAsked, UsageError, flags_given
+from closeranks.run.screen import Item, Lines, Screen
 
 _USAGE = 2
 _TOKEN_BYTES = 32
@@ -63,9 +65,9 @@ def launch(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     plan = plan._replace(folder=folder or plan.folder, python=python or plan.python)
     token = "" if "token_file" in given else os.environ.get(TOKEN) or secrets.token_hex(_TOKEN_BYTES)
     try:
-        raise typer.Exit(asyncio.run(ssh.launch(plan, token, _show)))
-    except OSError as error:
-        typer.echo(f"closeranks launch: {words[0]} cannot be started: {error.strerror}", err=True)
+        raise typer.Exit(_run(plan, token))
+    except ssh.SshProblem as problem:
+        typer.echo(f"closeranks launch: {problem}", err=True)
         raise typer.Exit(1) from None
 
 
@@ -95,9 +97,36 @@ def _plan(options: tuple[str, ...], hosts: str, spare_hosts: str, run_id: str, p
     )
 
 
-def _show(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+class _Output:
+    """Lines, and whether the last of them were taken. The run does not need anybody to take them."""
+
+    draws = False
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self.taken = True
+
+    def show(self, items: list[Item]) -> None:
+        """Write them."""
+        if items:
+            self.taken = False
+            self._lines.show(items)
+            self.taken = True
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _run(plan: ssh.Plan, token: str) -> int:
+    output = _Output(Lines(sys.stdout))
+    screen = Screen(output)
+    try:
+        return asyncio.run(ssh.launch(plan, token, screen.say))
+    finally:
+        screen.close()
+        if not output.taken:
+            # Python would write what is left in its buffer once more, and make of that its own exit code, or wait.
+            sys.stdout = io.StringIO()
 
 
 def _refuse(problem: str) -> NoReturn:

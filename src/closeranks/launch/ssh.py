@@ -23,6 +23,10 @@ _READ_BYTES = 2**16
 _POLITE = 2  # so many requests to end are passed on; the next one cuts the ropes
 
 
+class SshProblem(Exception):
+    """The command that reaches hosts cannot be started; what had been started already was ended."""
+
+
 class Plan(NamedTuple):
     """What is to run where. Node ranks are given in the order of the hosts."""
 
@@ -47,7 +51,11 @@ def command_of(plan: Plan, node_rank: int) -> list[str]:
 async def launch(plan: Plan, token: str, show: Callable[[str], None]) -> int:
     """Run the plan to its end; the job's exit code, or 255 where no host said anything of it.
 
-    Ctrl-C and SIGTERM reach every node; the third one cuts all ropes. ``show`` gets lines with their node in front.
+    Ctrl-C and SIGTERM reach every node; the third one cuts all ropes. ``show`` gets lines with their node in front; it
+    must neither wait nor raise.
+
+    Raises:
+        SshProblem: see there.
     """
     ropes: list[Process] = []
     loop = asyncio.get_running_loop()
@@ -56,9 +64,7 @@ async def launch(plan: Plan, token: str, show: Callable[[str], None]) -> int:
         loop.add_signal_handler(number, _ask, number, asked, ropes)
     try:
         for node_rank in range(len(plan.hosts)):
-            rope = await asyncio.create_subprocess_exec(
-                *command_of(plan, node_rank), stdin=PIPE, stdout=PIPE, stderr=STDOUT, start_new_session=True
-            )
+            rope = await _start(command_of(plan, node_rank))
             ropes.append(rope)
             _send(rope, token)
             for number in asked:  # while the others were being started
@@ -69,6 +75,15 @@ async def launch(plan: Plan, token: str, show: Callable[[str], None]) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
     return exit_code_of(codes)
+
+
+async def _start(command: list[str]) -> Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            *command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, start_new_session=True
+        )
+    except OSError as error:
+        raise SshProblem(f"{command[0]} cannot be started: {error.strerror}") from error
 
 
 def _ask(number: signal.Signals, asked: list[signal.Signals], ropes: list[Process]) -> None:
