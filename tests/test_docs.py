@@ -12,7 +12,7 @@ import closeranks
 from closeranks.cli.main import VERBS, app_for
 from closeranks.drill import plan
 from closeranks.drill.fault import Kind, Moment
-from closeranks.run.options import RunOptions, parse
+from closeranks.run.options import RunOptions, Sources, parse
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -39,7 +39,7 @@ def test_every_link_to_a_file_leads_somewhere(path):
 def test_every_run_command_is_accepted_and_names_a_script_that_exists():
     options: list[RunOptions] = []
     for command in commands(README, "run"):  # a run that is resumed takes over what the one before it was given
-        options.append(parse(command.split(), lambda _: options[-1]))
+        options.append(parse(command.split(), Sources(earlier=lambda _: options[-1])))
     assert options
     assert all(isinstance(option, RunOptions) and (ROOT / option.target).is_file() for option in options)
 
@@ -53,10 +53,11 @@ def test_every_flag_of_a_shown_command_exists(verb):
 
 def test_every_flag_that_is_named_exists_in_some_command():
     known = {flag for verb in VERBS if verb != "run" for flag in flags_of(verb)}
+    sources = Sources(earlier=lambda _: RunOptions(target="t.py"))
     for flag in set(re.findall(r"`(--[a-z-]+)", README + DRILLS + GUARANTEES)) - known:
         value = {"--on-incident": "true", "--keep": "last=5", "--on-term": "leave"}.get(flag, "5")
         nodes = ["--nnodes", "2", "--run-id", "r"]
-        assert parse([*nodes, "--store", "ckpt", flag, value, "t.py"], lambda _: RunOptions(target="t.py"))
+        assert parse([*nodes, "--store", "ckpt", flag, value, "t.py"], sources)
 
 
 def test_the_first_screen_is_a_sentence_a_command_and_its_output():

@@ -121,6 +121,17 @@ def test_without_an_authority_or_a_store_the_first_pod_leads_under_its_name_in_t
     }
 
 
+def test_a_job_of_one_node_needs_no_place_to_meet():
+    words = arguments_of(Asked(name="j", image="i", nodes=1, options=("train.py",)))
+    assert words[:2] == ["--nnodes", "1"]
+    assert "--rdzv-endpoint" not in words
+
+
+def test_a_policy_is_read_in_the_pod():
+    asked = Asked(name="j", image="i", nodes=2, options=("--policy", "/only/there.toml", "train.py"))
+    assert arguments_of(asked)[-3:] == ["--policy", "/only/there.toml", "train.py"]
+
+
 def test_a_pod_gets_longer_to_end_than_the_supervisor_needs():
     assert pod_of(EVERYTHING)["terminationGracePeriodSeconds"] == 91 + 15
     assert pod_of(PLAIN)["terminationGracePeriodSeconds"] == 30 + 15
@@ -155,9 +166,21 @@ def test_a_name_that_cannot_be_part_of_a_hostname_is_refused(name):
 
 
 def test_options_that_run_would_refuse_are_refused_here():
-    for options in (("--node-rank", "1", "t.py"), ("--quux", "t.py"), ("--spares", "1"), ("--rpo", "5m", "t.py")):
+    refused = [
+        ("--node-rank", "1", "t.py"),
+        ("--quux", "t.py"),
+        ("--spares", "1"),
+        ("--rpo", "5m", "t.py"),
+        ("--help",),
+        ("--show-policy", "t.py"),
+    ]
+    for options in refused:
         with pytest.raises(UsageError):
             job_set(Asked(name="j", image="i", nodes=2, options=options))
+    with pytest.raises(UsageError, match="a job of one node has none"):
+        job_set(Asked(name="j", image="i", nodes=1, spares=1, options=("t.py",)))
+    with pytest.raises(UsageError, match="--authority is for several nodes"):
+        job_set(Asked(name="j", image="i", nodes=1, options=("--authority", "etcd://h:1", "t.py")))
     for claims in (["a"], ["a=b"], ["=/b"], ["a=/b", "a=/c"]):
         with pytest.raises(ManifestProblem, match="--claim"):
             claims_of(claims)

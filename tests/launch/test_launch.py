@@ -12,7 +12,6 @@ from tests.real_run import eventually, gone
 from typer.testing import CliRunner
 
 from closeranks.cli.main import app_for
-from closeranks.launch.node_words import Meeting, words_of
 
 _MAIN = "from closeranks.cli.main import main; main()"
 
@@ -166,16 +165,13 @@ def test_a_command_that_cannot_be_started_is_named(launch):
         (["--hosts", "a", "--spare-hosts", "a", "--", "t.py"], "host a is there twice"),
         (["--hosts", "-oProxyCommand=x", "--", "t.py"], "ssh would read this as an option"),
         (["--hosts", "a", "--ssh", "", "--", "t.py"], "--ssh: expected a command"),
+        (["--hosts", "a", "--spare-hosts", "b", "--", "t.py"], "a job of one node has none"),
+        (["--hosts", "a,b", "--", "--help"], "see closeranks run --help"),
+        (["--hosts", "a,b", "--", "--show-policy", "t.py"], "--show-policy runs nothing"),
+        (["--hosts", "a,b", "--", "--slurm", "t.py"], "--slurm is set for each node"),
     ],
 )
 def test_what_cannot_be_launched_is_refused_before_anything_is_started(words, problem):
     result = CliRunner().invoke(app_for(["launch"]), ["launch", *words])
     assert result.exit_code == 2
     assert problem in result.output
-
-
-@pytest.mark.parametrize("place", [["--authority", "etcd://h:1"], ["--store", "/shared"], ["--rdzv-endpoint", "h:1"]])
-def test_where_nodes_meet_otherwise_the_first_host_does_not_lead(place):
-    meeting = Meeting(2, "r", "h1:29500")
-    assert "h1:29500" in words_of(meeting, 0, ["train.py", *place])
-    assert "h1:29500" not in words_of(meeting, 0, [*place, "train.py"])

@@ -1,7 +1,7 @@
 import pytest
 
 from closeranks.launch.slurm import SlurmProblem, slurm_defaults
-from closeranks.run.options import UsageError, parse
+from closeranks.run.options import RunOptions, Sources, UsageError, parse
 
 # Of task 1 of `srun --nodes=3 --ntasks-per-node=1` under Slurm 22.05.
 TASK = {
@@ -16,7 +16,12 @@ TASK = {
 
 
 def options(*words, **variables):
-    return parse([*words, "train.py"], None, lambda given: slurm_defaults(TASK | variables, given))
+    return parse([*words, "train.py"], Sources(slurm=lambda given: slurm_defaults(TASK | variables, given)))
+
+
+def resumed(earlier, *words, **variables):
+    sources = Sources(earlier=lambda _: earlier, slurm=lambda given: slurm_defaults(TASK | variables, given))
+    return parse(["--slurm", "--resume", "runs/a", *words], sources)
 
 
 def test_a_task_knows_its_node_rank_its_run_and_where_the_first_node_leads():
@@ -46,6 +51,25 @@ def test_a_job_that_was_requeued_is_a_new_run_that_goes_on_from_the_store():
     assert (found.run_id, found.resume) == ("slurm-4711-0-r2", "auto")
     assert options("--slurm", SLURM_RESTART_COUNT="2").resume is None
     assert options("--slurm", "--store", "/shared").resume is None
+
+
+@pytest.mark.parametrize("authority", [None, "etcd://h:1"])
+def test_a_resumed_run_keeps_its_size_and_its_leaders_are_elected_as_before(authority):
+    # Slurm's answers had been chosen without a look at the earlier run, and counted more than its options: the job
+    # grew to all tasks, and an endpoint in place of the election, or beside it, which is refused.
+    earlier = RunOptions(
+        target="t.py", nnodes=2, seats=8, node_rank=0, run_id="slurm-1-0", store="/shared", authority=authority
+    )
+    found = resumed(earlier)
+    assert (found.nnodes, found.seats, found.node_rank, found.run_id) == (2, 8, 1, "slurm-4711-0")
+    assert (found.rdzv_endpoint, found.authority, found.store) == (None, authority, "/shared")
+    assert resumed(earlier, "--nnodes", "3").seats == 12
+    assert resumed(earlier, SLURM_RESTART_COUNT="1").resume == "runs/a"
+
+
+def test_a_resumed_run_that_has_more_nodes_than_tasks_is_refused():
+    with pytest.raises(SlurmProblem, match="--nnodes 4: the step has only 3 tasks"):
+        resumed(RunOptions(target="t.py", nnodes=4, seats=4, run_id="a", store="/shared"))
 
 
 def test_two_steps_of_a_job_and_two_jobs_do_not_meet():

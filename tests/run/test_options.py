@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from closeranks.run.options import HelpAsked, RunOptions, Start, Target, UsageError, View, parse
+from closeranks.decide.policy import Sourced
+from closeranks.run.options import HelpAsked, RunOptions, Sources, Start, Target, UsageError, View, flags_given, parse
 
 
 def test_everything_after_the_script_belongs_to_the_script():
@@ -108,8 +109,33 @@ def test_an_unknown_key_of_the_retention_is_refused():
 
 def test_a_resumed_run_takes_over_what_is_not_given_anew():
     earlier = RunOptions(target="train.py", args=("--lr", "1"), seats=4, store="/ckpt", run_dir="runs/a", spares=1)
-    options = parse(["--resume", "runs/a", "--spares", "0"], lambda _: earlier)
+    options = parse(["--resume", "runs/a", "--spares", "0"], Sources(earlier=lambda _: earlier))
     assert (options.target, options.args, options.seats, options.store) == ("train.py", ("--lr", "1"), 4, "/ckpt")
     assert (options.spares, options.resume, options.run_dir) == (0, "runs/a", None)
-    other = parse(["--resume", "runs/a", "other.py", "--lr", "2"], lambda _: earlier)
+    other = parse(["--resume", "runs/a", "other.py", "--lr", "2"], Sources(earlier=lambda _: earlier))
     assert (other.target, other.args) == ("other.py", ("--lr", "2"))
+
+
+@pytest.mark.parametrize(
+    ("words", "endpoint", "authority", "nnodes"),
+    [
+        ("", None, "etcd://h:1", 2),
+        ("--rdzv-endpoint h:1", "h:1", None, 2),
+        ("--authority store", None, "store", 2),
+        ("--nnodes 1", None, None, 1),
+    ],
+)
+def test_what_is_given_anew_displaces_what_it_excludes_in_the_earlier_run(words, endpoint, authority, nnodes):
+    earlier = RunOptions(
+        target="t.py", nnodes=2, seats=2, node_rank=1, run_id="a", store="/ckpt", authority="etcd://h:1", domains="d.toml"
+    )
+    options = parse(["--resume", "a", "--run-id", "b", *words.split()], Sources(earlier=lambda _: earlier))
+    assert (options.rdzv_endpoint, options.authority, options.nnodes) == (endpoint, authority, nnodes)
+
+
+def test_the_file_of_a_policy_is_read_by_whoever_runs_it_and_by_nobody_who_hands_the_command_line_on():
+    words = ["--policy", "only/there.toml", "t.py"]
+    assert flags_given(words) == ({"policy": "only/there.toml"}, ["t.py"])
+    assert parse(words).policy == Sourced()
+    read = Sourced(origins={"tries_per_rung": "only/there.toml"})
+    assert parse(words, Sources(policy=lambda path: read if path == words[1] else Sourced())).policy == read

@@ -16,13 +16,11 @@ import typer
 
 from closeranks.launch import ssh
 from closeranks.launch.hostlist import HostlistProblem, expand
-from closeranks.launch.node_words import PORT, Meeting, require_free
-from closeranks.launch.tether import TOKEN
-from closeranks.run.options import HelpAsked, UsageError, flags_given
+from closeranks.launch.node_words import PORT, Meeting, require_free, require_room, token_of
+from closeranks.run.options import UsageError
 from closeranks.run.screen import Item, Lines, Screen
 
 _USAGE = 2
-_TOKEN_BYTES = 32
 
 
 def register(app: typer.Typer) -> None:
@@ -53,17 +51,14 @@ def launch(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     """
     try:
         plan = _plan(tuple(options), hosts, spare_hosts, run_id, port)
-        given, _ = flags_given(options)
+        token = token_of(options, os.environ)
     except (UsageError, HostlistProblem) as error:
         _refuse(str(error))
-    except HelpAsked:
-        _refuse("see closeranks run --help for what comes behind --")
     words = tuple(shlex.split(ssh_command))
     if not words:
         _refuse("--ssh: expected a command, got nothing")
     plan = plan._replace(ssh=words, detach=detach)
     plan = plan._replace(folder=folder or plan.folder, python=python or plan.python)
-    token = "" if "token_file" in given else os.environ.get(TOKEN) or secrets.token_hex(_TOKEN_BYTES)
     try:
         raise typer.Exit(_run(plan, token))
     except ssh.SshProblem as problem:
@@ -80,6 +75,7 @@ def _plan(options: tuple[str, ...], hosts: str, spare_hosts: str, run_id: str, p
             raise UsageError(f"host {host!r}: expected a name or an address; ssh would read this as an option")
         if everywhere.count(host) > 1:
             raise UsageError(f"host {host} is there twice; a node has one supervisor (--nproc-per-node for workers)")
+    require_room(len(seated), len(everywhere) - len(seated))
     now_utc = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     meeting = Meeting(
         nnodes=len(seated),

@@ -8,7 +8,7 @@ import typer
 
 from closeranks.launch.kubernetes import Asked, ManifestProblem, claims_of, job_set, secret_of
 from closeranks.launch.yaml_text import yaml_text
-from closeranks.run.options import HelpAsked, UsageError
+from closeranks.run.options import UsageError
 
 _USAGE = 2
 
@@ -60,8 +60,6 @@ def kubernetes(  # noqa: PLR0913, PLR0917 - each is an option of the command lin
         )
     except (ManifestProblem, UsageError) as error:
         _refuse(str(error))
-    except HelpAsked:
-        _refuse("see closeranks run --help for what comes behind --")
     typer.echo(f"# Needs the JobSet controller, and a Secret {secret_of(name)} with a long random text as its token.")
     typer.echo(yaml_text(tree), nl=False)
 

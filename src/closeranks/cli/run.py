@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from closeranks.decide.policy import shown
+from closeranks.decide.policy import Sourced, read_policy, shown
 from closeranks.launch.slurm import SlurmProblem, slurm_defaults
 from closeranks.run.folder import FolderError, claim, default_folder, read_run_file, release
 from closeranks.run.guardian import guard
@@ -24,6 +24,7 @@ from closeranks.run.options import (
     HelpAsked,
     PolicyAsked,
     RunOptions,
+    Sources,
     Target,
     UsageError,
     View,
@@ -130,7 +131,7 @@ def register(app: typer.Typer) -> None:
 def main(argv: Sequence[str]) -> int:
     """Run the command line after ``closeranks run``; the exit code."""
     try:
-        options = _with_absolute_paths(parse(argv, _earlier, _slurm))
+        options = _with_absolute_paths(parse(argv, Sources(_earlier, _slurm, _policy)))
         _require_target(options)
         _require_files(options)
         _require_identity(options)
@@ -164,6 +165,16 @@ def _slurm(given: Mapping[str, object]) -> Mapping[str, object]:
         return slurm_defaults(os.environ, given)
     except SlurmProblem as error:
         raise UsageError(f"--slurm: {error}") from None
+
+
+def _policy(path: str) -> Sourced:
+    """Read now: what the file becomes later is not this run's policy."""
+    try:
+        return read_policy(Path(path).read_text(encoding="utf-8"), path)
+    except OSError as error:
+        raise UsageError(f"--policy: {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"--policy: {error}") from None
 
 
 def _earlier(folder: str) -> RunOptions:

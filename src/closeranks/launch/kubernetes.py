@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from closeranks.launch.domains import LABELS, MACHINE, VARIABLE
-from closeranks.launch.node_words import PORT, Meeting, require_free, words_of
+from closeranks.launch.node_words import PORT, Meeting, require_free, require_room, words_of
 from closeranks.launch.tether import TOKEN
 from closeranks.run.options import parse
 
@@ -158,11 +158,13 @@ def _pod(asked: Asked) -> dict[str, object]:
 def _words(asked: Asked) -> tuple[list[str], float]:
     """The arguments of ``closeranks run`` in a pod, and how long a process gets to end."""
     require_free(asked.options)
+    require_room(asked.nodes, asked.spares)
     options = ["--nproc-per-node", str(asked.nproc_per_node), *asked.options]
     if asked.domains_map:
         options = ["--domains", f"{_DOMAINS_FOLDER}/nodes.json", *options]
     endpoint = f"{asked.name}-{_NODES}-0-0.{asked.name}:{PORT}"
-    grace_s = parse(words_of(Meeting(asked.nodes, asked.name, endpoint), 0, options)).grace_s
+    last = asked.nodes + asked.spares - 1
+    grace_s = parse(words_of(Meeting(asked.nodes, asked.name, endpoint), last, options)).grace_s
     # A job that is deleted and created again is a new run; its own number tells the two apart.
     meeting = Meeting(asked.nodes, f"{asked.name}-$({_JOB_UID})", endpoint)
     own = words_of(meeting, f"$({_NODE_RANK})", options)

@@ -23,13 +23,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from closeranks.launch.node_words import Meeting, require_free, words_of
+from closeranks.launch.node_words import Meeting, require_free, require_room, token_of, words_of
 from closeranks.launch.outcome import UNREACHED, exit_code_of
-from closeranks.launch.tether import TOKEN
 from closeranks.run.options import UsageError
 
 _TICK_S = 1.0  # a signal is passed on so late at most
-_TOKEN_BYTES = 32
 
 
 class TooFewNodes(Exception):
@@ -82,16 +80,18 @@ def run(nodes: Nodes, options: Sequence[str], run_id: str = "") -> int:
     ``closeranks run`` with the script; the token is ``CLOSERANKS_TOKEN``, or a new one.
 
     Raises:
-        UsageError: the options set what is set here; nothing was started.
+        UsageError: the options cannot be, or set what is set here; nothing was started.
         TooFewNodes: the cluster has not that many machines with these resources.
     """
     require_free(options)
+    require_room(nodes.nnodes, nodes.spares)
+    token = token_of(options, os.environ)
     ray = importlib.import_module("ray")
     if not ray.is_initialized():
         ray.init()
     group = _placed(ray, nodes)
     try:
-        return _Fleet(ray, group, nodes).run(options, run_id)
+        return _Fleet(ray, group, nodes).run(options, token, run_id)
     finally:
         ray.util.remove_placement_group(group)
 
@@ -123,7 +123,7 @@ class _Fleet:
         self._running: dict[Any, int] = {}
         self._codes: list[int] = []
 
-    def run(self, options: Sequence[str], run_id: str) -> int:
+    def run(self, options: Sequence[str], token: str, run_id: str) -> int:
         """Start all supervisors and wait for the end of the job."""
         now_utc = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         meeting = Meeting(
@@ -131,7 +131,6 @@ class _Fleet:
             run_id=run_id or f"ray-{now_utc}-{secrets.token_hex(2)}",
             endpoint=self._ray.get(self._actors[0].endpoint.remote()),
         )
-        token = os.environ.get(TOKEN) or secrets.token_hex(_TOKEN_BYTES)
         asked: list[int] = []
         numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
         before = {number: signal.getsignal(number) for number in numbers}

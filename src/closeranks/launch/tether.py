@@ -22,7 +22,7 @@ from closeranks.run.linux import die_with_parent
 DETACH: Final = "--detach"
 TOKEN: Final = "CLOSERANKS_TOKEN"  # noqa: S105 - the name of the variable, not a token
 SIGNALS: Final = {b"INT": signal.SIGINT, b"TERM": signal.SIGTERM}
-_LINE_BYTES_MAX = 4096
+LINE_BYTES_MAX: Final = 4096
 _READ_BYTES = 2**16
 _NOT_FOUND = 127
 
@@ -37,11 +37,11 @@ class _Rope:
     def read(self) -> list[bytes] | None:
         """The lines that arrived; None: the other side is gone, or talks nonsense."""
         try:
-            data = os.read(self._fd, _LINE_BYTES_MAX)
+            data = os.read(self._fd, LINE_BYTES_MAX)
         except OSError:
             return None
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return lines if data and len(self._rest) <= _LINE_BYTES_MAX else None
+        return lines if data and len(self._rest) <= LINE_BYTES_MAX else None
 
     def first_line(self) -> tuple[bytes, list[bytes]] | None:
         """Wait for the token; what came behind it is returned too."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,7 +15,7 @@ from closeranks.checkpoint import tiers
 from closeranks.checkpoint.retention import Policy
 from closeranks.checkpoint.tiers import Tiers
 from closeranks.decide.partition import Policy as OnPartition
-from closeranks.decide.policy import Sourced, read_policy
+from closeranks.decide.policy import Sourced
 
 
 class Target(StrEnum):
@@ -146,6 +147,19 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 _SEVERAL = "*"
 _SHOW = "show_policy"  # no field: nothing is run
 _SLURM = "slurm"  # no field: it says where others come from
+_POLICY = "policy"  # the name of a file, until somebody reads it
+
+
+# A leader is elected, or given: the newer word counts.
+_SUPERSEDED_BY = {"authority": "rdzv_endpoint", "rdzv_endpoint": "authority"}
+_OF_SEVERAL = {  # flags that mean nothing on one node
+    "--node-rank": "node_rank",
+    "--rdzv-endpoint": "rdzv_endpoint",
+    "--authority": "authority",
+    "--domains": "domains",
+    "--probe-command": "probe_command",
+    "--on-term": "on_term",
+}
 
 
 class _Flag(msgspec.Struct, frozen=True):
@@ -206,14 +220,6 @@ def _verify_every(text: str) -> float | None:
 def _keep(text: str) -> str:
     Policy.parse(text)  # refuses what it does not know
     return text
-
-
-def _policy(path: str) -> Sourced:
-    """Read now: what the file becomes later is not this run's policy."""
-    try:
-        return read_policy(Path(path).read_text(encoding="utf-8"), path)
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
 
 
 def _grace(text: str) -> float:
@@ -290,7 +296,7 @@ _FLAGS: Mapping[str, _Flag] = {
     "--join-timeout": _Flag("join_timeout_s", seconds),
     "--grace": _Flag("grace_s", _grace),
     "--on-incident": _Flag("on_incident", str),
-    "--policy": _Flag("policy", _policy),
+    "--policy": _Flag(_POLICY, str),
     "--show-policy": _Flag(_SHOW, lambda _: True, takes_value=False),
     "--view": _Flag("view", _choice(View)),
     "--store": _Flag("store", str),
@@ -308,15 +314,22 @@ _FLAGS: Mapping[str, _Flag] = {
 }
 
 
-def parse(
-    argv: Sequence[str],
-    earlier: Callable[[str], RunOptions] | None = None,
-    slurm: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None,
-) -> RunOptions:
+class Sources(NamedTuple):
+    """Where the command line is read that will be run: what it only points to. Whoever hands it on asks none."""
+
+    earlier: Callable[[str], RunOptions] | None = None  # the options of a run folder
+    slurm: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None  # what Slurm knows and is not given
+    policy: Callable[[str], Sourced] | None = None  # the policy of a file
+
+
+_NO_SOURCES = Sources()
+
+
+def parse(argv: Sequence[str], sources: Sources = _NO_SOURCES) -> RunOptions:
     """Read ``[options] script args...``; everything after the script is the script's.
 
-    ``earlier`` reads the options of a run folder: with ``--resume FOLDER`` they hold where nothing else is given.
-    ``slurm`` answers, with ``--slurm``, what is not given and Slurm knows.
+    With ``--resume FOLDER`` the options of that run hold where nothing else is given; with ``--slurm`` Slurm answers
+    what neither says. Without a source for it, a policy stays the built-in one.
 
     Raises:
         HelpAsked: --help stands among the options.
@@ -324,30 +337,42 @@ def parse(
         UsageError: an unknown flag (the nearest known one is named), a bad value, or no script.
     """
     values, rest = flags_given(argv)
+    if isinstance(path := values.pop(_POLICY, None), str) and sources.policy is not None:
+        values[_POLICY] = sources.policy(path)
     if values.pop(_SHOW, False):
-        known = {key: values[key] for key in ("policy", "max_restarts", "join_timeout_s") if key in values}
+        known = {key: values[key] for key in (_POLICY, "max_restarts", "join_timeout_s") if key in values}
         raise PolicyAsked(RunOptions(target="", **known))  # type: ignore[arg-type]
-    if values.pop(_SLURM, False) and slurm is not None:
-        values = {**slurm(values), **values}
-    resume = values.get("resume")
-    if isinstance(resume, str) and resume != AUTO and earlier is not None:
-        # What belongs to one run only is not taken over: its folder, its name, and where it had come from.
-        before = earlier(resume)
-        again = msgspec.structs.replace(before, run_dir=None, run_id=None, job=job_name(before))
-        kept = msgspec.structs.asdict(again)
-        values = {**kept, "slots": before.slots, **values}
-        if rest:
-            values.update(target=rest[0], args=tuple(rest[1:]))
-    elif rest:
-        values = {"slots": 1, **values, "target": rest[0], "args": tuple(rest[1:])}
-    else:
+    kept = {} if sources.earlier is None else _kept(values, sources.earlier)
+    if values.pop(_SLURM, False) and sources.slurm is not None:
+        kept.pop("node_rank", None)  # of another task, or of the same one for all
+        given = {field: value for field, value in {**kept, **values}.items() if value is not None}
+        values = {**sources.slurm(given), **values}
+    if rest:
+        kept = {"slots": 1, **kept, "target": rest[0], "args": tuple(rest[1:])}
+    elif not kept:
         raise UsageError("no script given; expected: closeranks run [options] SCRIPT [script arguments]")
+    values = {**kept, **values}
     values["seats"] = int(str(values.pop("slots"))) * int(str(values.get("nnodes", 1)))
     options = RunOptions(**values)  # type: ignore[arg-type]
     _require_order(options)
     _require_meeting(options)
     _require_store(options)
     return options
+
+
+def _kept(values: Mapping[str, object], earlier: Callable[[str], RunOptions]) -> dict[str, object]:
+    """What is taken over from the run that is resumed, by field and with ``slots``; nothing if none is."""
+    resume = values.get("resume")
+    if not isinstance(resume, str) or resume == AUTO:
+        return {}
+    before = earlier(resume)
+    # What belongs to one run only is not taken over: its folder, its name, and where it had come from.
+    again = msgspec.structs.replace(before, run_dir=None, run_id=None, job=job_name(before))
+    kept = {**msgspec.structs.asdict(again), "slots": before.slots}
+    superseded = {field for field, by in _SUPERSEDED_BY.items() if by in values}
+    if values.get("nnodes") == 1:
+        superseded |= {*_OF_SEVERAL.values()}
+    return {field: value for field, value in kept.items() if field not in superseded}
 
 
 def flags_given(argv: Sequence[str]) -> tuple[dict[str, object], list[str]]:
@@ -404,16 +429,9 @@ def _require_order(options: RunOptions) -> None:
 def _require_meeting(options: RunOptions) -> None:
     """Nodes have to find each other, and to know that they belong together."""
     if options.nnodes == 1:
-        given = {
-            "--node-rank": options.node_rank or None,
-            "--rdzv-endpoint": options.rdzv_endpoint,
-            "--authority": options.authority,
-            "--domains": options.domains,
-            "--probe-command": options.probe_command,
-            "--on-term": None if options.on_term is OnTerm.STOP else options.on_term,
-        }
-        for flag, value in given.items():
-            if value is not None:
+        usual = RunOptions(target="")
+        for flag, field in _OF_SEVERAL.items():
+            if getattr(options, field) != getattr(usual, field):
                 raise UsageError(f"{flag} is for several nodes: give --nnodes too")
         return
     if options.run_id is None:
