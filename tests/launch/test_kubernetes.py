@@ -1,6 +1,7 @@
 """The rendered JobSet against the published field tables. No cluster has run it."""
 
 import re
+import signal
 
 import pytest
 import yaml
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from closeranks.cli.main import app_for
 from closeranks.launch.kubernetes import Asked, ManifestProblem, claims_of, job_set
+from closeranks.launch.outcome import NODE_ALONE
 from closeranks.launch.yaml_text import yaml_text
 from closeranks.run.options import UsageError, parse
 
@@ -54,7 +56,7 @@ def test_every_field_is_one_that_the_published_schemas_know(asked):
         (("spec", "networks"), {}, r"\.spec\.networks: unknown field"),
         (("spec", "network", "subdomain"), 7, r"\.spec\.network\.subdomain: expected str, got 7"),
         (("spec", "replicatedJobs", 0, "name"), None, r"replicatedJobs\[0\]\.name: expected str, got None"),
-        (("spec", "failurePolicy", "restartStrategy"), "Sometimes", "expected Recreate|"),
+        (("spec", "failurePolicy", "restartStrategy"), "Sometimes", r"expected Recreate\|"),
         (("kind",), "Job", "expected =JobSet, got 'Job'"),
         (("metadata",), [], "expected a table"),
     ],
@@ -142,14 +144,33 @@ def test_recovery_is_left_to_the_supervisors():
     assert spec["failurePolicy"] == {"maxRestarts": 5}
     ignore, fail = job["podFailurePolicy"]["rules"]
     assert (ignore["action"], ignore["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
-    assert (fail["action"], fail["onExitCodes"]["operator"], fail["onExitCodes"]["values"]) == (
-        "FailJob",
-        "NotIn",
-        [137],
-    )
+    assert (fail["action"], fail["onExitCodes"]["operator"]) == ("FailJob", "NotIn")
     assert fail["onExitCodes"]["containerName"] == pod_of(EVERYTHING)["containers"][0]["name"]
     assert job["successPolicy"] == {"rules": [{"succeededCount": 3}]}
     assert {one["tolerationSeconds"] for one in pod_of(EVERYTHING)["tolerations"]} == {20}
+
+
+LEAVING = Asked(name="j", image="i", nodes=2, options=("--on-term", "leave", "train.py"))
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "asked", "ends_the_job"),
+    [
+        ("a step raised", 1, PLAIN, True),
+        ("a rank died of SIGSEGV, and again", 139, PLAIN, True),
+        ("the command line is wrong", 2, PLAIN, True),
+        ("the run was stopped", 143, PLAIN, True),
+        ("killed, or out of memory", 128 + signal.SIGKILL, PLAIN, False),
+        # These ended a job that did well, because one of its pods had trouble of its own.
+        ("turned away, given up, cut off, or a defect in one supervisor", NODE_ALONE, PLAIN, False),
+        ("a replacement found its disk full, or could not reach the store", NODE_ALONE, EVERYTHING, False),
+        ("the pod was deleted, and left", 128 + signal.SIGTERM, LEAVING, False),
+        ("a step raised", 1, LEAVING, True),
+    ],
+)
+def test_a_pod_that_ends_for_a_reason_of_its_own_does_not_end_the_job(ending, code, asked, ends_the_job):
+    _, rule = job_of(asked)["podFailurePolicy"]["rules"]
+    assert (code not in rule["onExitCodes"]["values"]) == ends_the_job, ending
 
 
 def test_pods_are_placed_apart_and_mounts_have_their_volumes():

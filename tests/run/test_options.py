@@ -127,7 +127,7 @@ def test_a_resumed_run_takes_over_what_is_not_given_anew():
 )
 def test_what_is_given_anew_displaces_what_it_excludes_in_the_earlier_run(words, endpoint, authority, nnodes):
     earlier = RunOptions(
-        target="t.py", nnodes=2, seats=2, node_rank=1, run_id="a", store="/ckpt", authority="etcd://h:1", domains="d.toml"
+        target="t.py", nnodes=2, seats=2, node_rank=1, store="/ckpt", authority="etcd://h:1", domains="d.toml"
     )
     options = parse(["--resume", "a", "--run-id", "b", *words.split()], Sources(earlier=lambda _: earlier))
     assert (options.rdzv_endpoint, options.authority, options.nnodes) == (endpoint, authority, nnodes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.machinery import PathFinder
@@ -15,6 +16,7 @@ import msgspec
 import typer
 
 from closeranks.decide.policy import Sourced, read_policy, shown
+from closeranks.launch.outcome import NODE_ALONE
 from closeranks.launch.slurm import SlurmProblem, slurm_defaults
 from closeranks.run.folder import FolderError, claim, default_folder, read_run_file, release
 from closeranks.run.guardian import guard
@@ -33,6 +35,7 @@ from closeranks.run.options import (
 )
 
 EXIT_USAGE = 2
+RESOLVE_AGAIN_S = 1.0
 
 HELP = """\
 usage: closeranks run [options] SCRIPT [arguments of the script]
@@ -113,9 +116,14 @@ other:
   --view auto|live|text|none
                         what the console shows (default auto: live on a terminal)
 
-exit code: 0 when the job completed; 130 or 143 when it was stopped by Ctrl-C or SIGTERM;
-otherwise that of the first incident that could not be recovered (128 + n for signal n).
+exit code: 0 when the job completed; 130 or 143 when it was stopped by Ctrl-C or SIGTERM; 2 when it could not
+begin as it was asked for; 75 when one of several nodes cannot take part or was given up, which says nothing of the
+job; otherwise that of the first incident that could not be recovered (128 + n for signal n).
 """
+
+
+class _NodeRefused(Exception):
+    """This one of several nodes cannot take part; nothing was started on it, and others may well go on."""
 
 
 def register(app: typer.Typer) -> None:
@@ -144,7 +152,10 @@ def main(argv: Sequence[str]) -> int:
 
         sys.stdout.write(shown(effective(asked.options)))
         return 0
-    except (UsageError, FolderError) as error:
+    except _NodeRefused as problem:
+        sys.stderr.write(f"closeranks run: {problem}\n")
+        return NODE_ALONE
+    except UsageError as error:
         sys.stderr.write(f"closeranks run: {error}\n")
         return EXIT_USAGE
     if options.view is not View.NONE:
@@ -156,7 +167,7 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         release(folder)
         sys.stderr.write(f"closeranks run: the supervisor cannot be started: {error}\n")
-        return 1
+        return 1 if options.nnodes == 1 else NODE_ALONE
 
 
 def _slurm(given: Mapping[str, object]) -> Mapping[str, object]:
@@ -225,15 +236,53 @@ def _require_identity(options: RunOptions) -> None:
         return
     from closeranks.authority.opening import open_register  # what one node alone does not need
     from closeranks.authority.register import RegisterRefused
-    from closeranks.checkpoint.problems import CheckpointProblem
-    from closeranks.cluster.identity import IdentityProblem, identity_of
+    from closeranks.checkpoint.problems import CheckpointProblem, StoreProblem
+    from closeranks.cluster.identity import IdentityProblem
 
     try:
-        identity_of(options, os.environ)
+        _wait_for_identity(options)
         if options.rdzv_endpoint is None:
             open_register(options.authority or STORE_AUTHORITY, options.run_id or "", options.store)
-    except (IdentityProblem, RegisterRefused, CheckpointProblem) as problem:
+    except (IdentityProblem, StoreProblem) as problem:
+        if isinstance(problem, IdentityProblem) and not _of_this_node(problem):
+            raise UsageError(str(problem)) from None
+        raise _NodeRefused(str(problem)) from None
+    except (RegisterRefused, CheckpointProblem) as problem:
         raise UsageError(str(problem)) from None
+
+
+def _wait_for_identity(options: RunOptions) -> None:
+    """See that this node can say who it is. A pod has a name only once it runs: that of the first one is waited for.
+
+    Raises:
+        IdentityProblem: see there; of a name that has no address within ``--join-timeout``, too.
+    """
+    from closeranks.cluster.identity import IdentityProblem, identity_of
+    from closeranks.nodes.interfaces import NameUnresolved
+    from closeranks.run.brain import settings_of
+
+    until_s = time.monotonic() + settings_of(options).deadlines.nodes_s
+    waiting = False
+    while True:
+        try:
+            identity_of(options, os.environ)
+        except IdentityProblem as problem:
+            if not isinstance(problem.__cause__, NameUnresolved) or time.monotonic() >= until_s:
+                raise
+            if not waiting:
+                waiting = True
+                sys.stderr.write(f"closeranks run: waiting for the name: {problem}\n")
+        else:
+            return
+        time.sleep(RESOLVE_AGAIN_S)
+
+
+def _of_this_node(problem: BaseException) -> bool:
+    """Whether this machine is to blame, and not what every node was told: it has no such interface, or file."""
+    from closeranks.nodes.interfaces import InterfaceProblem
+
+    cause = problem.__cause__
+    return isinstance(problem, InterfaceProblem | OSError) or (cause is not None and _of_this_node(cause))
 
 
 def _require_target(options: RunOptions) -> None:
@@ -277,4 +326,7 @@ def _folder(options: RunOptions, argv: tuple[str, ...]) -> Path:
     now_utc = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     name = now_utc if options.run_id is None else f"{options.run_id}-n{options.node_rank}-{now_utc}"
     folder = default_folder(name) if wanted is None else Path(wanted)
-    return claim(folder, options, ("closeranks", "run", *argv))
+    try:
+        return claim(folder, options, ("closeranks", "run", *argv))
+    except FolderError as error:  # among them a full disk
+        raise (UsageError if options.nnodes == 1 else _NodeRefused)(str(error)) from None

@@ -43,6 +43,7 @@ from closeranks.decide.protocol import (
 )
 from closeranks.detect.straggler import Step
 from closeranks.events import CoordinatorFollowed, CoordinatorLost, NodeStarted
+from closeranks.launch.outcome import NODE_ALONE, code_of_own_end
 from closeranks.nodes import words
 from closeranks.nodes.calling import Caller, Hearer, Missed
 from closeranks.nodes.link import Connection, Ears, End
@@ -361,7 +362,7 @@ class Member:
     def _turned_away(self, connection: Connection, word: words.TurnedAway) -> None:
         connection.close("turned away")
         if word.final:
-            self._context.fail(f"the coordinator does not take this node: {word.reason}")
+            self._context.fail(f"the coordinator does not take this node: {word.reason}", NODE_ALONE)
 
     def _obey(self, word: words.FromCoordinator, welcome: words.Welcome) -> None:
         match word:
@@ -443,7 +444,8 @@ class Member:
         why = f" ({self._missed_of[0]})" if self._missed_of else ""
         self._context.fail(
             f"no word from the coordinator for {now_s - self._led_s:.0f} s{why}, and without an authority nobody may "
-            "take its place; give --authority or --store so that another node can"
+            "take its place; give --authority or --store so that another node can",
+            code_of_own_end(self._context.options, 1),
         )
 
     def _send_beat(self, now_s: float) -> None:

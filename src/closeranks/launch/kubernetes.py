@@ -1,9 +1,9 @@
 """A run as a Kubernetes JobSet: one pod per node, its completion index the node rank. Pure: a request in, a tree out.
 
 Kubernetes places pods and replaces lost ones; recovery is left to the supervisors in them. So a pod that was killed or
-evicted is made anew, and one that ended of itself with an error ends the job: that is the run's own verdict. SIGTERM to
-one pod, as when its machine is drained, stops the run in order everywhere: with ``job_restarts`` it begins anew, as a
-new run, which goes on from the store with ``--resume auto``.
+evicted is made anew, and so is one that ended with ``NODE_ALONE``; one that ended with another error ends the job:
+that is the run's own verdict. SIGTERM to one pod, as when its machine is drained, stops the run in order everywhere:
+with ``job_restarts`` it begins anew, as a new run, which goes on from the store with ``--resume auto``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ import msgspec
 
 from closeranks.launch.domains import LABELS, MACHINE, VARIABLE
 from closeranks.launch.node_words import PORT, Meeting, require_free, require_room, words_of
+from closeranks.launch.outcome import NODE_ALONE
 from closeranks.launch.tether import TOKEN
-from closeranks.run.options import parse
+from closeranks.run.options import OnTerm, RunOptions, parse
 
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # leaves room for what JobSet appends, up to 63
 _NODES: Final = "node"  # name of the replicated job, and so part of each pod's name
 _CONTAINER: Final = "supervisor"
 _GRACE_MARGIN_S: Final = 15  # the supervisor's own deadlines end first, then the kubelet's
 _KILLED: Final = 137  # by SIGKILL: something was done to the pod
+_LEFT: Final = 143  # with --on-term leave: asked by SIGTERM, as of a pod that is deleted
 _RESTARTS_PER_NODE: Final = 8
 _NODE_RANK: Final = "CLOSERANKS_NODE_RANK"
 _JOB_UID: Final = "CLOSERANKS_JOB_UID"
@@ -66,6 +68,8 @@ def job_set(asked: Asked) -> dict[str, object]:
             "becomes part of host names"
         )
     pods = asked.nodes + asked.spares
+    words, options = _words(asked)
+    no_verdicts = [NODE_ALONE, _KILLED, *([_LEFT] if options.on_term is OnTerm.LEAVE else [])]
     metadata: dict[str, object] = {"name": asked.name, "labels": _labels(asked)}
     if asked.namespace:
         metadata["namespace"] = asked.namespace
@@ -80,13 +84,13 @@ def job_set(asked: Asked) -> dict[str, object]:
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                 {
                     "action": "FailJob",
-                    "onExitCodes": {"containerName": _CONTAINER, "operator": "NotIn", "values": [_KILLED]},
+                    "onExitCodes": {"containerName": _CONTAINER, "operator": "NotIn", "values": no_verdicts},
                 },
             ]
         },
         # A lost node that is not replaced must not keep the job from ending.
         "successPolicy": {"rules": [{"succeededCount": asked.nodes}]},
-        "template": {"metadata": {"labels": _labels(asked)}, "spec": _pod(asked)},
+        "template": {"metadata": {"labels": _labels(asked)}, "spec": _pod(asked, words, options.grace_s)},
     }
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -110,7 +114,7 @@ def _labels(asked: Asked) -> dict[str, object]:
     return {"app.kubernetes.io/name": "closeranks", "app.kubernetes.io/instance": asked.name}
 
 
-def _pod(asked: Asked) -> dict[str, object]:
+def _pod(asked: Asked, words: list[str], grace_s: float) -> dict[str, object]:
     volumes: list[object] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]  # for workers of data loaders
     mounts: list[object] = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 - a mount point, not a file
     for number, (claim, path) in enumerate(asked.claims.items()):
@@ -119,7 +123,6 @@ def _pod(asked: Asked) -> dict[str, object]:
     if asked.domains_map:
         volumes.append({"name": "domains", "configMap": {"name": asked.domains_map}})
         mounts.append({"name": "domains", "mountPath": _DOMAINS_FOLDER, "readOnly": True})
-    words, grace_s = _words(asked)
     container: dict[str, object] = {
         "name": _CONTAINER,
         "image": asked.image,
@@ -155,8 +158,8 @@ def _pod(asked: Asked) -> dict[str, object]:
     }
 
 
-def _words(asked: Asked) -> tuple[list[str], float]:
-    """The arguments of ``closeranks run`` in a pod, and how long a process gets to end."""
+def _words(asked: Asked) -> tuple[list[str], RunOptions]:
+    """The arguments of ``closeranks run`` in a pod, and what they mean in the last one."""
     require_free(asked.options)
     require_room(asked.nodes, asked.spares)
     options = ["--nproc-per-node", str(asked.nproc_per_node), *asked.options]
@@ -164,12 +167,12 @@ def _words(asked: Asked) -> tuple[list[str], float]:
         options = ["--domains", f"{_DOMAINS_FOLDER}/nodes.json", *options]
     endpoint = f"{asked.name}-{_NODES}-0-0.{asked.name}:{PORT}"
     last = asked.nodes + asked.spares - 1
-    grace_s = parse(words_of(Meeting(asked.nodes, asked.name, endpoint), last, options)).grace_s
+    meant = parse(words_of(Meeting(asked.nodes, asked.name, endpoint), last, options))
     # A job that is deleted and created again is a new run; its own number tells the two apart.
     meeting = Meeting(asked.nodes, f"{asked.name}-$({_JOB_UID})", endpoint)
     own = words_of(meeting, f"$({_NODE_RANK})", options)
     own = own[: len(own) - len(options)]
-    return [*own, *(option.replace("$(", "$$(") for option in options)], grace_s
+    return [*own, *(option.replace("$(", "$$(") for option in options)], meant
 
 
 def _environment(asked: Asked) -> list[object]:

@@ -23,6 +23,10 @@ class InterfaceProblem(Exception):
     """This node has no address of use; says which it has."""
 
 
+class NameUnresolved(InterfaceProblem):
+    """The name of the coordinator has no address, or none yet."""
+
+
 class Interface(NamedTuple):
     """One address of an interface; an interface may have several."""
 
@@ -41,6 +45,7 @@ def own_address(coordinator: Address, interface: str = "") -> str:
 
     Raises:
         InterfaceProblem: there is no such interface, or no way to the coordinator; lists what there is.
+        NameUnresolved: its name has no address.
     """
     if interface:
         return _of_interface(interface, prefer_v6=":" in coordinator.host)
@@ -65,7 +70,7 @@ def _towards(coordinator: Address) -> str:
     try:
         ways = socket.getaddrinfo(coordinator.host, coordinator.port, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError) as error:
-        raise InterfaceProblem(
+        raise NameUnresolved(
             f"coordinator {coordinator}: its name cannot be resolved ({error}); give an address, "
             "or a name that every node knows"
         ) from error

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from closeranks.decide.protocol import Decision, EndRun, Fact, StopAsked
 from closeranks.events import AnyEvent, IncidentClosed, IncidentOpened, ProcessExited, ProcessFailed, Stamp
 from closeranks.journal import Journal, JournalError
+from closeranks.launch.outcome import code_of_own_end
 from closeranks.run.birth import Node
 from closeranks.run.options import RunOptions
 from closeranks.run.processes import Starter
@@ -126,7 +127,8 @@ class Context:
     def _spawned(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.fail(f"defect in the supervisor: {type(error).__name__}: {error}")
+            code = code_of_own_end(self.options, 1)
+            self.fail(f"defect in the supervisor: {type(error).__name__}: {error}", code)
 
     def fail(self, reason: str, exit_code: int = 1) -> None:
         """End the run for a reason that is the supervisor's own, not the controller's."""

@@ -41,6 +41,7 @@ from closeranks.events import (
     StepSkipped,
     TimerSummary,
 )
+from closeranks.launch.outcome import code_of_own_end
 from closeranks.run.context import Context
 from closeranks.run.exits import Exits
 from closeranks.run.keeping import Keeping
@@ -302,5 +303,6 @@ class Ears:
             context.say(f"closeranks: preflight: {finding.text}")
         fatal = [finding.text for finding in findings if finding.fatal]
         if fatal:
-            context.fail(f"preflight: {'; '.join(fatal)}; make all seats run the same versions and script")
+            code = code_of_own_end(context.options, 1)
+            context.fail(f"preflight: {'; '.join(fatal)}; make all seats run the same versions and script", code)
         return not fatal

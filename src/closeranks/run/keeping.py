@@ -72,6 +72,11 @@ class Keeping:
         return await self._parts.saver.open() or await self._parts.resuming.begin(self._parts.saver.link.store_term - 1)
 
     @property
+    def refused(self) -> bool:
+        """Whether it is the store that cannot be this run's, and not this node that cannot use it."""
+        return self._parts is not None and self._parts.resuming.refused
+
+    @property
     def refusal(self) -> str:
         """Why a run of several nodes cannot begin with what the store holds; "": it can."""
         return "" if self._parts is None else self._parts.resuming.refusal

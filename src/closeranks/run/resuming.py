@@ -12,7 +12,7 @@ from closeranks.checkpoint.inventory import Home, take_stock
 from closeranks.checkpoint.keeper_durable import known_generations
 from closeranks.checkpoint.keeper_homes import open_home
 from closeranks.checkpoint.keys import term_of
-from closeranks.checkpoint.problems import CheckpointProblem
+from closeranks.checkpoint.problems import CheckpointProblem, StoreRefused
 from closeranks.checkpoint.stores.opening import found, open_store
 from closeranks.checkpoint.tiers import TOKEN_VARIABLE
 from closeranks.events import RunResumed
@@ -28,6 +28,7 @@ class Resuming:
         self._context = context
         self._generations = generations
         self._elsewhere: frozenset[int] = frozenset()  # steps that were whole in other homes when the run began
+        self.refused = False  # by the store itself, as every node is
         self.refusal = ""  # why a run of several nodes cannot begin with this store; one that has begun does not mind
 
     @property
@@ -45,6 +46,7 @@ class Resuming:
                 _visit, self._context.options.store or "", job_name(self._context.options)
             )
         except CheckpointProblem as problem:
+            self.refused = isinstance(problem, StoreRefused)
             return str(problem)
         self._generations.opened(known_generations(history))
         self.refusal = await self.begin(history.term)

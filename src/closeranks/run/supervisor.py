@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from closeranks.decide.protocol import Begun, EndRun, StopAsked
 from closeranks.events import RunStarted, SignalReceived
 from closeranks.journal import Journal
+from closeranks.launch.outcome import NODE_ALONE, code_of_own_end
 from closeranks.run import worker_main
 from closeranks.run.birth import Node
 from closeranks.run.births import Births
@@ -119,7 +120,7 @@ def main(argv: list[str]) -> int:
     zygote = _make_zygote(file.options)
     if isinstance(zygote, Newborn):
         return worker_main.run(*zygote)
-    code = 1
+    code = code_of_own_end(file.options, 1)
     try:
         code = asyncio.run(_supervise(folder, file, zygote, (signals, lifeline)))
     except Exception:
@@ -208,7 +209,7 @@ async def _live(context: Context, file: RunFile) -> EndRun:
     if not problem and member is not None:
         problem = await member.join(births, exits, watch, carry)
     if problem:
-        context.fail(problem, EXIT_USAGE)
+        context.fail(problem, EXIT_USAGE if member is None or keeping.refused else NODE_ALONE)
     elif member is None:
         context.feed(Begun(saved_step=keeping.saved_step, register=scribe.register()))
     await context.ended.wait()
@@ -303,7 +304,7 @@ def _defect(context: Context, what: dict[str, object]) -> None:
     error = what.get("exception")
     if isinstance(error, Exception):
         traceback.print_exception(error)
-    context.fail(f"defect in the supervisor: {what.get('message')}: {error!r}")
+    context.fail(f"defect in the supervisor: {what.get('message')}: {error!r}", code_of_own_end(context.options, 1))
 
 
 def _write_last_words(lines: tuple[str, ...]) -> None:
