@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from closeranks.launch.node_words import Meeting, require_free, require_room, token_of, words_of
-from closeranks.launch.outcome import UNREACHED, exit_code_of
+from closeranks.launch.outcome import UNREACHED, exit_code_of, tells_of_the_job
 from closeranks.run.options import UsageError
 
 _TICK_S = 1.0  # a signal is passed on so late at most
@@ -143,7 +143,7 @@ class _Fleet:
                 ended, _ = self._ray.wait(list(self._running), timeout=_TICK_S)
                 for future in ended:
                     rank = self._running.pop(future)
-                    if not self._collect(future):
+                    if not self._collect(future, rank):
                         self._move(rank, words_of(meeting, rank, options), token)
                 while asked:
                     self._tell(signal.Signals(asked.pop(0)).name.removeprefix("SIG"))
@@ -176,18 +176,22 @@ class _Fleet:
 
     def _goes_on(self) -> bool:
         """Whether a supervisor runs. One that waits for a machine does not keep a job going that has ended."""
-        if not self._codes:
+        if not any(map(tells_of_the_job, self._codes)):
             return bool(self._running)
         waiting = [self._placed[rank] for rank in self._running.values()]
         placed, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=0) if waiting else ([], [])
         return bool(placed)
 
-    def _collect(self, future: Any) -> bool:
+    def _collect(self, future: Any, rank: int) -> bool:
         """Take the exit code; False: the actor was lost with its machine."""
         try:
             self._codes.append(self._ray.get(future))
         except self._ray.exceptions.RayActorError:
             return False
+        except self._ray.exceptions.RayError as error:  # no such folder there, no memory for a process, ...
+            cause = getattr(error, "cause", error)
+            sys.stderr.write(f"closeranks: n{rank}: no supervisor there: {type(cause).__name__}: {cause}\n")
+            self._codes.append(UNREACHED)
         return True
 
     def _move(self, rank: int, words: list[str], token: str) -> None:
