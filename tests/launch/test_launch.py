@@ -113,6 +113,13 @@ def test_255_says_that_no_host_said_anything(launch):
 
 
 @pytest.mark.process
+def test_a_tether_hears_at_once_that_whoever_launched_it_beats(launch, tmp_path):
+    (tmp_path / "hears").write_text('#!/bin/sh\nread token; read beat; echo "heard [$beat]"\n')
+    (tmp_path / "hears").chmod(0o755)
+    assert "n0| heard []" in launch("--ssh", str(tmp_path / "hears"), "--hosts", "a", "--", "train.py").output
+
+
+@pytest.mark.process
 def test_a_run_goes_on_when_nobody_takes_its_output_any_more(in_background, tmp_path):
     os.mkfifo(tmp_path / "gate")
     process = in_background("--hosts", "a", "--", "train.py", "0=7", "after", str(tmp_path / "gate"))

@@ -8,15 +8,20 @@ import sys
 import pytest
 from tests.real_run import eventually, gone
 
+from closeranks.launch.tether import Silence
+
 pytestmark = pytest.mark.process
 
 WAITS = 'trap "echo told; exit 9" TERM; trap "echo asked" INT; echo $$; while :; do sleep 0.02; done'
 
 
 class Tether:
-    def __init__(self, *words):
+    def __init__(self, *words, silence_s=None):
+        started = ["-m", "closeranks.launch.tether"]
+        if silence_s is not None:
+            started = ["-c", f"import sys, closeranks.launch.tether as t; sys.exit(t.main(sys.argv[1:], {silence_s}))"]
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "closeranks.launch.tether", *words],
+            [sys.executable, "-P", *started, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -39,8 +44,8 @@ class Tether:
 def tether():
     started = []
 
-    def start(*words):
-        started.append(Tether(*words))
+    def start(*words, **options):
+        started.append(Tether(*words, **options))
         return started[-1]
 
     yield start
@@ -68,6 +73,54 @@ def test_the_command_is_killed_when_the_other_side_is_gone(tether):
     one.process.stdin.close()
     one.process.stdin = None
     assert one.end() == (128 + signal.SIGKILL, b"")
+    assert gone(pid)
+
+
+def test_a_silent_other_side_is_gone_if_it_was_heard_to_beat(tether):
+    # Neither a network nor a machine that fails without a word closes the rope: the command went on for hours.
+    one = tether("sh", "-c", WAITS, silence_s=0.5)
+    one.say(b"token")
+    pid = int(one.line())
+    one.say(b"")
+    assert one.end() == (128 + signal.SIGKILL, b"")
+    assert gone(pid)
+
+
+def test_a_tether_that_was_stopped_itself_reads_what_was_said_meanwhile_before_it_judges():
+    silence = Silence(20.0, 0.0)
+    silence.heard([b""])
+    assert not silence.too_long(3600.0)
+    silence.heard([b"", b""])
+    assert not any(silence.too_long(3600.0 + second) for second in range(20))
+    assert silence.too_long(3621.0)
+
+
+@pytest.mark.parametrize("detach", [[], ["--detach"]])
+def test_silence_of_a_starter_that_never_beats_or_of_a_detached_one_says_nothing(tether, detach, tmp_path):
+    os.mkfifo(tmp_path / "gate")
+    waits = f"exec 3<>{tmp_path}/gate; echo ready; read gate <&3; exit 7"
+    one = tether(*detach, "sh", "-c", waits, silence_s=0.05)
+    one.say(b"token")
+    assert one.line() == b"ready"
+    if detach:
+        one.say(b"")
+    with pytest.raises(subprocess.TimeoutExpired):
+        one.process.wait(1)  # twenty times the silence
+    (tmp_path / "gate").write_text("go\n")
+    assert one.end() == (7, b"")
+
+
+def test_beats_keep_a_command_though_its_output_is_not_taken_and_silence_ends_it_though(tether):
+    # A dead network takes no output either: a tether that waits for that would never notice.
+    one = tether("sh", "-c", "echo $$; while :; do echo more and more; done", silence_s=1.0)
+    one.say(b"token")
+    pid = int(one.line())
+    for _ in range(6):
+        one.say(b"")
+        with pytest.raises(subprocess.TimeoutExpired):
+            one.process.wait(0.25)
+    one.say(b"")
+    assert one.process.wait(20) == 128 + signal.SIGKILL
     assert gone(pid)
 
 

@@ -1,7 +1,8 @@
 """``closeranks launch``: one supervisor per host, started through ssh or any command that reaches a host as ssh does.
 
 Each host runs the command under a tether (``launch/tether.py``): the token travels on its standard input, and a lost
-connection ends the supervisor there, as if the host were lost, unless it was detached.
+connection ends the supervisor there, as if the host were lost, unless it was detached; so does a launcher that is no
+longer heard.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from closeranks.launch.node_words import Meeting, words_of
 from closeranks.launch.outcome import UNREACHED, exit_code_of
-from closeranks.launch.tether import DETACH
+from closeranks.launch.tether import BEAT_S, DETACH
 from closeranks.run.logs import LineCutter
 
 SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3"  # a dead host is noticed in 15 s
@@ -60,6 +61,7 @@ async def launch(plan: Plan, token: str, show: Callable[[str], None]) -> int:
     ropes: list[Process] = []
     loop = asyncio.get_running_loop()
     asked: list[signal.Signals] = []
+    beats = loop.create_task(_beat(ropes))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _ask, number, asked, ropes)
     try:
@@ -67,10 +69,12 @@ async def launch(plan: Plan, token: str, show: Callable[[str], None]) -> int:
             rope = await _start(command_of(plan, node_rank))
             ropes.append(rope)
             _send(rope, token)
+            _send(rope, "")
             for number in asked:  # while the others were being started
                 _send(rope, _word(number))
         codes = await asyncio.gather(*(_follow(plan, rank, rope, show) for rank, rope in enumerate(ropes)))
     finally:
+        beats.cancel()
         _cut(ropes)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
@@ -84,6 +88,14 @@ async def _start(command: list[str]) -> Process:
         )
     except OSError as error:
         raise SshProblem(f"{command[0]} cannot be started: {error.strerror}") from error
+
+
+async def _beat(ropes: list[Process]) -> None:
+    """Show every tether that there is somebody here."""
+    while True:
+        await asyncio.sleep(BEAT_S)
+        for rope in ropes:
+            _send(rope, "")
 
 
 def _ask(number: signal.Signals, asked: list[signal.Signals], ropes: list[Process]) -> None:
