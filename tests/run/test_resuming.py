@@ -6,6 +6,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from closeranks.checkpoint.problems import StoreProblem, StoreRefused
 from closeranks.run import resuming
 from closeranks.run.options import RunOptions
 
@@ -19,3 +22,19 @@ def test_a_node_that_comes_back_finds_what_its_run_has_saved_and_takes_part(monk
     store = resuming.Resuming(context, generations)
     assert asyncio.run(store.visit()) == ""
     assert "holds checkpoints of this job already, up to step 7" in store.refusal
+
+
+@pytest.mark.parametrize(
+    ("problem", "refused"),
+    [(StoreRefused("store /s: belongs to job a"), True), (StoreProblem("store /s: Stale file handle"), False)],
+)
+def test_a_store_that_refuses_every_node_is_told_from_one_that_this_node_cannot_read(monkeypatch, problem, refused):
+    # Both ended the node as a wrong command line does, and that was taken for the end of the job.
+    def visit(_url: str, _job: str) -> None:
+        raise problem
+
+    monkeypatch.setattr(resuming, "_visit", visit)
+    context: Any = SimpleNamespace(options=RunOptions(target="train.py", store="/s", nnodes=2))
+    generations: Any = SimpleNamespace()
+    store = resuming.Resuming(context, generations)
+    assert (asyncio.run(store.visit()), store.refused) == (str(problem), refused)

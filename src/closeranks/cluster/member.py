@@ -438,8 +438,8 @@ class Member:
 
     def _give_up(self, now_s: float) -> None:
         if self._elected:
-            waited_s = now_s - self._led_s
-            self._context.fail(f"no word from a coordinator for {waited_s:.0f} s: {self._candidate.problem}")
+            reason = f"no word from a coordinator for {now_s - self._led_s:.0f} s: {self._candidate.problem}"
+            self._context.fail(reason, NODE_ALONE)
             return
         why = f" ({self._missed_of[0]})" if self._missed_of else ""
         self._context.fail(
