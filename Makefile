@@ -1,5 +1,6 @@
 # make setup   a virtual environment in .venv with the pinned requirements
 # make test    lint, types, tests: what CI runs
+# make drill   20 rounds of random faults of whole nodes, seeded: CI runs them, too
 # make demo    trains a real model, breaks it before your eyes and shows that it ends as if nothing had happened
 # make bench   every bar of bench/, in its quick form
 
@@ -8,8 +9,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.set-up
 TESTS  ?= tests
+ROUNDS ?= 20
 
-.PHONY: setup lint types test demo bench clean
+.PHONY: setup lint types test drill demo bench clean
 
 setup: $(STAMP)
 
@@ -28,6 +30,13 @@ types: setup
 
 test: lint types
 	$(BIN)/pytest -n 3 --dist loadfile $(TESTS)
+
+drill: setup
+	@why_not=$$($(BIN)/python -c 'from closeranks.drill.nodes.namespaces import why_not; print(why_not())'); \
+	command -v etcd > /dev/null || why_not="etcd not found (Debian: etcd-server)"; \
+	[ -z "$$why_not" ] || echo "links between nodes are not cut: $$why_not"; \
+	links=$$([ -n "$$why_not" ] || echo --namespaces); \
+	$(BIN)/closeranks drill-nodes --rounds $(ROUNDS) --seed 1 $$links -- tests/cluster/toy.py 40 50
 
 demo: setup
 	$(BIN)/python examples/demo.py

@@ -2,27 +2,66 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from closeranks.drill.campaign import Result
-from closeranks.drill.nodes.campaign import Nodes, Results, ResultsProblem, carry_out_all
+from closeranks.drill.nodes.campaign import Nodes, Results, ResultsProblem, Round, carry_out, carry_out_all, impossible
 from closeranks.drill.nodes.faults import Field, NodeKind, drawn
 from closeranks.drill.nodes.runs import NodesRun, NodesSpec
 from closeranks.drill.nodes.stand import Stand
+from closeranks.drill.nodes.verdict import NodeRun, NodesEvidence
 from closeranks.drill.verdict import Outcome
+from closeranks.events import Record, RunEnded
 
 REPLAY = ("closeranks", "drill-nodes", "--rounds", "1", "--", "train.py")
 
 
-def held(seed: int) -> Result:
-    return Result(
+def held(seed: int) -> Round:
+    return Round(
         seed=seed,
         faults=("deaf of n1",),
         outcome=Outcome.HELD,
         reasons=(),
         recovery_s=(0.5,),
         replay=f"closeranks drill-nodes --seed {seed} --rounds 1 -- train.py",
+        completed=True,
+        stops=(),
+        never_struck=(),
     )
+
+
+def ended(outcome: str, exit_code: int, reason: str) -> NodesEvidence:
+    event = RunEnded(outcome=outcome, exit_code=exit_code, reason=reason)
+    record = Record(seq=0, wall_s=0.0, mono_s=0.0, run="r", node="n0", term=1, event=event)
+    one = NodeRun(node="n0", ended_by_drill=False, exit_code=exit_code, records=(record,), finals={}, applied=())
+    return NodesEvidence(runs=(one,))
+
+
+class Played(Nodes):
+    """Every run stops with a reason, but for the one that is left alone; the last of the faults never strikes."""
+
+    def drilled(self, faults, _name=""):
+        if not faults:
+            return ended("completed", 0, "all done")
+        stopped = ended("failed", 1, "the coordinator was lost")
+        return msgspec.structs.replace(stopped, struck=faults[:-1] if len(faults) > 1 else faults)
+
+
+@pytest.mark.parametrize("authority", ["none", "sqlite"])
+def test_why_a_round_that_holds_has_stopped_is_kept(tmp_path, authority):
+    """Without an authority the reason was not even taken down."""
+    nodes = Played(NodesSpec(("train.py",), authority=authority), tmp_path, namespaces=False)
+    result = carry_out(nodes, 1, REPLAY)
+    assert (result.outcome, result.reasons) == (Outcome.HELD, ())
+    assert (result.completed, result.stops) == (False, ("n0: the coordinator was lost",))
+
+
+def test_which_of_two_faults_never_struck_is_kept(tmp_path):
+    nodes = Played(NodesSpec(("train.py",)), tmp_path, namespaces=False)
+    seed = next(seed for seed in range(99) if len(drawn(seed, nodes.field())) > 1)
+    result = carry_out(nodes, seed, REPLAY)
+    assert result.outcome is Outcome.HELD
+    assert result.never_struck == result.faults[1:]
 
 
 def test_rounds_of_an_earlier_call_are_not_made_again_and_count_in_the_summary(tmp_path):
@@ -58,11 +97,10 @@ def test_of_two_outages_that_overlap_the_longer_one_counts(tmp_path):
     assert store.is_dir()
 
 
-def test_kinds_that_cannot_be_carried_out_are_named_and_others_alone_are_drawn(tmp_path):
+def test_kinds_that_cannot_be_carried_out_are_named_and_others_alone_are_drawn():
     only = (NodeKind.BLACKOUT, NodeKind.NODE_KILL, NodeKind.DEAF)
-    nodes = Nodes(NodesSpec(("train.py",)), tmp_path, namespaces=False, only=only)
-    assert nodes.impossible() == (NodeKind.BLACKOUT, NodeKind.DEAF)
-    saves = Nodes(NodesSpec(("train.py",), save_every="5"), tmp_path, namespaces=True, only=only)
-    assert saves.impossible() == ()
+    cannot = impossible(NodesSpec(("train.py",)), namespaces=False, only=only)
+    assert cannot == (NodeKind.BLACKOUT, NodeKind.DEAF)
+    assert impossible(NodesSpec(("train.py",), save_every="5"), namespaces=True, only=only) == ()
     field = Field(nodes=("n0",), steps=9, outage=True, network=True, saves=True, only=only)
     assert {fault.kind for seed in range(60) for fault in drawn(seed, field)} == set(only)

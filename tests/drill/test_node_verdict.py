@@ -1,17 +1,31 @@
 import msgspec
 
 from closeranks.drill.nodes.faults import NodeFault, NodeKind
-from closeranks.drill.nodes.verdict import Applied, NodeRun, NodesEvidence, applied_twice, judge, two_coordinators
+from closeranks.drill.nodes.verdict import (
+    Applied,
+    NodeRun,
+    NodesEvidence,
+    applied_twice,
+    judge,
+    stops,
+    two_coordinators,
+    went_on,
+)
 from closeranks.drill.verdict import Final, Outcome
-from closeranks.events import Record, RunEnded, Stamp, TermBegan
+from closeranks.events import CheckpointCommitted, Record, RunEnded, Stamp, TermBegan
 
 FAULT = NodeFault(kind=NodeKind.NODE_KILL, node="n1", step=3)
 FINALS = {0: Final(step=9, digest="d", local="")}
 
 
-def record(event, epoch=0):
+OTHER = {0: Final(step=9, digest="x", local="")}
+CUT = NodeFault(kind=NodeKind.CUT_OFF, node="n2", step=3)
+LEAVE = NodeFault(kind=NodeKind.LEAVE, node="n1", step=3)
+
+
+def record(event, epoch=0, node="n0", term=1):
     stamp = Stamp(epoch=epoch, seq=0, node="n0", at_mono_s=0.0) if epoch else None
-    return Record(seq=0, wall_s=0.0, mono_s=0.0, run="r", node="n0", term=1, event=event, stamp=stamp)
+    return Record(seq=0, wall_s=0.0, mono_s=0.0, run="r", node=node, term=term, event=event, stamp=stamp)
 
 
 def run(outcome="completed", reason="all done", *, node="n0", finals=FINALS, exit_code=0, applied=()):
@@ -25,8 +39,24 @@ def killed(node="n1"):
     return NodeRun(node=node, ended_by_drill=True, exit_code=-9, records=(), finals={}, applied=())
 
 
-def judged(*runs, struck=(FAULT,), left=()):
-    return judge((FAULT,), NodesEvidence(runs=(run(),)), NodesEvidence(runs=runs, struck=struck, left=left))
+def stopped(node="n2", reason="why", exit_code=1):
+    return run("failed", reason, node=node, finals={}, exit_code=exit_code)
+
+
+def left(exit_code=143, outcome="stopped", reason="told to leave", journal_code=None):
+    journal_code = exit_code if journal_code is None else journal_code
+    ended = record(RunEnded(outcome=outcome, exit_code=journal_code, reason=reason))
+    return msgspec.structs.replace(killed(), exit_code=exit_code, records=(ended,), told_to_leave=True)
+
+
+def committed(generation, step, node, term=1):
+    event = CheckpointCommitted(save=1, step=step, generation=generation, written_bytes=1, reused_bytes=0, took_s=0.1)
+    return record(event, node=node, term=term)
+
+
+def judged(*runs, struck=(FAULT,), left=(), undisturbed=None):
+    drilled = NodesEvidence(runs=runs, struck=struck, left=left)
+    return judge((FAULT,), NodesEvidence(runs=(undisturbed or run(),)), drilled)
 
 
 def applied(step, pid=11, term=1, began_s=0.0):
@@ -49,14 +79,86 @@ def test_a_node_that_does_not_end_or_says_nothing_breaks_the_drill():
 
 
 def test_other_weights_break_the_drill_and_so_does_a_process_that_is_left():
-    other = judged(run(finals={0: Final(step=9, digest="x", local="")}))
+    other = judged(run(finals=OTHER))
     assert other.outcome is Outcome.BROKEN
     assert "ended otherwise" in other.reasons[0]
     assert judged(run(), left=("n1: python train.py",)).reasons == ("left behind: n1: python train.py",)
 
 
-def test_a_fault_that_never_struck_leaves_the_drill_unknown():
+def test_other_weights_are_found_though_another_node_stopped():
+    """Nothing was compared as soon as one node said otherwise, and its reason was enough."""
+    verdict = judged(run(finals=OTHER), stopped(), struck=(CUT,))
+    assert verdict.outcome is Outcome.BROKEN
+    assert "seat 0 ended otherwise" in verdict.reasons[0]
+    assert judged(run(finals=OTHER), stopped()).outcome is Outcome.BROKEN
+
+
+def test_a_run_completes_without_a_node_only_if_that_one_came_back_or_may_have_been_out_of_reach():
+    assert judged(run(), killed(), stopped()).reasons == (
+        "n2 ended as failed (why), though the run completed without it",
+    )
+    assert judged(run(), stopped(), struck=(CUT,)).outcome is Outcome.HELD
+    assert judged(run(), killed("n2"), stopped()).outcome is Outcome.HELD
+    frozen = NodeFault(kind=NodeKind.SUPERVISOR_FREEZE, node="n2", step=3)
+    assert judged(run(), stopped(), struck=(frozen,)).outcome is Outcome.HELD
+    assert judged(run(), stopped("n0"), struck=(frozen,)).outcome is Outcome.BROKEN
+
+
+def test_a_defect_is_no_reason_to_stop():
+    """A drill in which each node failed with the same KeyError had held: all had words for it."""
+    defects = [stopped(node, "defect in the supervisor: KeyError: 3") for node in ("n0", "n1")]
+    assert judged(*defects).reasons == tuple(
+        f"{node} ended by a defect in the supervisor: KeyError: 3" for node in ("n0", "n1")
+    )
+
+
+def test_a_node_that_exits_otherwise_than_its_journal_says_breaks_the_drill():
+    undecided = msgspec.structs.replace(run(), exit_code=1)
+    assert judged(undecided).reasons == ("n0 ended with 1, and with 0 according to its journal",)
+
+
+def test_a_node_that_was_told_to_leave_ends_with_143_or_as_the_others_do():
+    """Whatever it ended with, it was taken for ended by the drill."""
+    assert judged(run(), left(), struck=(LEAVE,)).outcome is Outcome.HELD
+    assert judged(run(), left(0, "completed", "all done"), struck=(LEAVE,)).outcome is Outcome.HELD
+    assert judged(run(), left(143, "completed", "all done", 0), struck=(LEAVE,)).outcome is Outcome.HELD
+    assert judged(run(), left(1, "failed", "why"), struck=(LEAVE,)).reasons == (
+        "n1 was told to leave and ended with 1 (why), expected 143 or the end of the others",
+    )
+    assert judged(stopped("n0"), left(1, "failed", "why"), struck=(LEAVE,)).outcome is Outcome.HELD
+    silent = msgspec.structs.replace(killed(), told_to_leave=True)
+    assert judged(run(), silent, struck=(LEAVE,)).reasons == ("n1 ended with -9 and no word about it in its journal",)
+
+
+def test_a_node_that_was_cut_off_while_it_left_may_end_for_another_reason():
+    cut = msgspec.structs.replace(CUT, node="n1")
+    assert judged(run(), left(1, "failed", "out of reach"), struck=(LEAVE, cut)).outcome is Outcome.HELD
+
+
+def test_why_nodes_stopped_is_told_once_for_those_that_agree():
+    evidence = NodesEvidence(runs=(run(), stopped("n2"), stopped("n1"), stopped("n3", "else"), killed()))
+    assert stops(evidence) == ("n1, n2: why", "n3: else")
+    assert went_on(evidence)
+    assert not went_on(NodesEvidence(runs=(stopped(), msgspec.structs.replace(run(), ended_by_drill=True))))
+
+
+def test_a_drill_of_which_nothing_struck_is_unknown():
     assert judged(run(), struck=()).outcome is Outcome.UNKNOWN
+
+
+def test_a_drill_of_two_faults_is_held_against_the_one_that_struck():
+    pair = (FAULT, CUT)
+    undisturbed = NodesEvidence(runs=(run(),))
+    assert judge(pair, undisturbed, NodesEvidence(runs=(run(),), struck=(CUT,))).outcome is Outcome.HELD
+    assert judge(pair, undisturbed, NodesEvidence(runs=(run(),))).outcome is Outcome.UNKNOWN
+
+
+def test_without_an_undisturbed_run_nothing_holds_however_many_faults_struck():
+    """Of two faults that had both struck, the one unknown thing that was left did not count."""
+    faults, failed = (FAULT, CUT), NodesEvidence(runs=(stopped("n0"),))
+    verdict = judge(faults, failed, NodesEvidence(runs=(run(),), struck=faults))
+    assert verdict.reasons == ("nothing to compare with: the undisturbed run did not complete",)
+    assert verdict.outcome is Outcome.UNKNOWN
 
 
 def test_a_successor_may_apply_a_step_again_under_a_newer_term():
@@ -79,6 +181,15 @@ def test_one_term_of_two_coordinators_is_found_and_the_same_record_on_two_nodes_
     assert two_coordinators([one, one]) == []
     assert two_coordinators([one, record(TermBegan(term=2, members=(1, 3)), epoch=1)])
     assert two_coordinators([one, record(TermBegan(term=2, members=(1, 2)), epoch=2)])
+
+
+def test_a_generation_that_two_nodes_committed_is_found_though_their_records_bear_no_stamp():
+    """The epoch of a commit was that of its stamp, which it never has: two coordinators looked like one."""
+    assert two_coordinators([committed(7, 20, "n0"), committed(8, 30, "n1", term=2)]) == []
+    assert two_coordinators([committed(7, 20, "n0"), committed(7, 20, "n1", term=2)]) == [
+        "generation 7 was committed in several ways: [(20, 'n0'), (20, 'n1')]"
+    ]
+    assert two_coordinators([committed(7, 20, "n0"), committed(7, 30, "n0")])
 
 
 def test_a_job_that_was_started_anew_repeats_steps_and_terms_rightly():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -82,7 +83,7 @@ def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
 
     Exit status: 0 held, 1 broken, 3 unknown (a fault never struck, or there is nothing to compare with).
     """
-    signal.signal(signal.SIGTERM, leave)
+    leave_on_signals()
     console = Console(stderr=as_json)
     if gateway:
         wish = Wish(gateway, token_file, dependency, tier, delay, fail, kill, for_)
@@ -95,61 +96,79 @@ def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     seeds = range(seed, seed + (random or repeat))
     drills = [] if random else _planned_drills(target, seeds)
     folder = new_folder(keep)
-    with console.status("starting") as status:
-        runner = Runner(folder, lambda run_folder, spent_s: _tell(status, run_folder, spent_s))
-        if random:
-            run = RunSpec(command=tuple(target), seats=seats, spares=spares, timeout_s=timeout_s, save_every=save_every)
-            drills = _random_drills(runner, run, seeds)
-        results = campaign.carry_out_all(runner, drills, lambda result: show(console, result))
-    conclude(console, results, as_json=as_json)
-    tidy(console, results, folder, f"{folder}/NAME/run", keep=keep is not None)
+    results: list[Result] = []
+    try:
+        with console.status("starting") as status:
+            runner = Runner(folder, lambda run_folder, spent_s: _tell(status, run_folder, spent_s))
+            if random:
+                run = RunSpec(
+                    command=tuple(target), seats=seats, spares=spares, timeout_s=timeout_s, save_every=save_every
+                )
+                drills = _random_drills(runner, run, seeds)
+            results = campaign.carry_out_all(runner, drills, lambda result: show(console, result))
+        conclude(console, results, as_json=as_json)
+    finally:  # who interrupts it hears where the runs are
+        held = worst([result.outcome for result in results]) is Outcome.HELD
+        tidy(console, folder, f"{folder}/NAME/run", asked=keep is not None, held=held)
     raise typer.Exit(int(worst([result.outcome for result in results])))
 
 
 def _of_gateway(console: Console, wish: Wish, *, as_json: bool) -> int:
-    def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
     try:
-        seen = carry_out(wish, say)
+        seen = carry_out(wish, lambda line: say(console, line))
     except (GatewayError, ValueError, OSError) as error:
         refuse(str(error))
     for line in told(seen):
-        say(line)
+        say(console, line)
     if as_json:
         typer.echo(msgspec.json.encode(seen).decode())
     return verdict_of(seen)
 
 
 def _matrix(console: Console, options: MatrixOptions, *, keep: bool) -> int:
+    status: int | None = None
     try:
         status = drill_matrix(console, options)
     except (UnknownCellError, Unreadable) as error:
         refuse(str(error))
-    if status == Outcome.HELD and not keep:
-        shutil.rmtree(options.folder)
-    else:
-        again = f"to go on: closeranks drill --matrix --resume {options.folder}"
-        console.print(f"runs are kept in {options.folder}; {again}", markup=False, highlight=False, soft_wrap=True)
+    finally:
+        if not _removed(options.folder, asked=keep, held=status == Outcome.HELD):
+            again = f"to go on: closeranks drill --matrix --resume {options.folder}"
+            say(console, f"runs are kept in {options.folder}; {again}")
     return status
 
 
-def conclude(console: Console, results: list[Result], *, as_json: bool) -> None:
-    """Say what all drills proved."""
+def conclude(
+    console: Console, results: Sequence[Result], *, as_json: bool, further: Mapping[str, object] | None = None
+) -> None:
+    """Say what all drills proved; ``further`` entries for the object of ``--json``."""
     _report(console, results)
     if as_json:
         outcome = worst([result.outcome for result in results])
         summary = {"verdict": outcome.name.lower(), "drills": [_as_json(result) for result in results]}
-        typer.echo(msgspec.json.encode(summary).decode())
+        typer.echo(msgspec.json.encode(summary | dict(further or {})).decode())
 
 
-def tidy(console: Console, results: list[Result], folder: Path, example: str, *, keep: bool) -> None:
+def tidy(console: Console, folder: Path, example: str, *, asked: bool, held: bool) -> None:
     """Remove the runs if all held and nobody asked for them, else say where they are."""
-    if not keep and worst([result.outcome for result in results]) is Outcome.HELD:
+    if not _removed(folder, asked=asked, held=held):
+        say(console, f"runs are kept in {folder}; to look at one: closeranks report {example}")
+
+
+def _removed(folder: Path, *, asked: bool, held: bool) -> bool:
+    """Whether no runs are there now. A folder that somebody asked for is left as it is."""
+    empty = not folder.is_dir() or not any(folder.iterdir())
+    if not asked and (held or empty):
         shutil.rmtree(folder)
-        return
-    where = f"runs are kept in {folder}; to look at one: closeranks report {example}"
-    console.print(where, markup=False, highlight=False, soft_wrap=True)
+        return True
+    return empty
+
+
+def leave_on_signals() -> None:
+    """SIGTERM and the end of the terminal leave through ``leave``, but what nohup ignores stays ignored."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, leave)
 
 
 def leave(signum: int, _: object) -> NoReturn:
@@ -224,7 +243,12 @@ def _recovered(result: Result) -> str:
     return f"; recovered in {seconds}" if seconds else ""
 
 
-def _report(console: Console, results: list[Result]) -> None:
+def say(console: Console, line: str) -> None:
+    """Print a line as it is."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _report(console: Console, results: Sequence[Result]) -> None:
     if len(results) > 1:
         counts = [(outcome, sum(result.outcome is outcome for result in results)) for outcome in Outcome]
         said = ", ".join(f"[{_STYLE[outcome]}]{count} {outcome.name.lower()}[/]" for outcome, count in counts if count)
@@ -232,8 +256,8 @@ def _report(console: Console, results: list[Result]) -> None:
     for result in results:
         if result.outcome is not Outcome.HELD:
             for reason in result.reasons:
-                console.print(f"seed {result.seed}: {reason}", markup=False, highlight=False, soft_wrap=True)
-            console.print(f"replay: {result.replay}", markup=False, highlight=False, soft_wrap=True)
+                say(console, f"seed {result.seed}: {reason}")
+            say(console, f"replay: {result.replay}")
 
 
 def _as_json(result: Result) -> dict[str, object]:

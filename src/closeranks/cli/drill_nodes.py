@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,8 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from closeranks.cli.drill import conclude, leave, new_folder, refuse, show, tidy
-from closeranks.drill.nodes.campaign import Nodes, Results, ResultsProblem, carry_out_all
+from closeranks.cli.drill import conclude, leave_on_signals, new_folder, refuse, say, show, tidy
+from closeranks.drill.nodes.campaign import Nodes, Results, ResultsProblem, Round, carry_out_all, impossible
 from closeranks.drill.nodes.faults import NodeKind
 from closeranks.drill.nodes.namespaces import why_not
 from closeranks.drill.nodes.runs import NodesSpec
@@ -57,7 +56,7 @@ def drill_nodes(  # noqa: PLR0913, PLR0917 - each is an option of the command li
         str, typer.Option(help="Save, as run does it; then all nodes lose power, too, and the job is started anew.")
     ] = "",
     keep: Annotated[
-        Path | None, typer.Option(help="A new folder for all runs; else they are kept if not held.")
+        Path | None, typer.Option(help="A new folder for all runs; else they are kept if not held, or stopped.")
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Keep each round's result in this file, and leave out those that it holds.")
@@ -67,26 +66,24 @@ def drill_nodes(  # noqa: PLR0913, PLR0917 - each is an option of the command li
 ) -> None:
     """Kill, freeze and cut off whole nodes at random; see that no update is applied twice and the result is the same.
 
-    Exit status: 0 held, 1 broken, 3 unknown (a fault never struck, or there is nothing to compare with).
+    A run that stops before its time with a reason on every node has held, too; it is told, counted and kept. Of two
+    faults one may never strike, since the run is over or its node does not live: that is told, and the round is held
+    against the one that did.
+
+    Exit status: 0 held, 1 broken, 3 unknown (no fault of a round struck, or there is nothing to compare with).
     """
-    signal.signal(signal.SIGTERM, leave)
+    leave_on_signals()
     if namespaces and (problem := why_not()):
         refuse(f"--namespaces: {problem}; leave it out for nodes on the loopback address")
     # A file would be reached through every cut.
     authority = authority or (Authority.ETCD if namespaces else Authority.SQLITE)
     if authority is Authority.ETCD and shutil.which("etcd") is None:
         refuse("--authority etcd: the etcd server is not installed (Debian: etcd-server); or take --authority sqlite")
-    console = Console(stderr=as_json)
-    folder = new_folder(keep)
-    nodes = Nodes(
-        NodesSpec(tuple(command), nnodes, spare_nodes, seats, authority, timeout_s=timeout_s, save_every=save_every),
-        folder,
-        namespaces=namespaces,
-        only=tuple(kind or ()),
-    )
-    if impossible := nodes.impossible():
+    spec = NodesSpec(tuple(command), nnodes, spare_nodes, seats, authority, timeout_s=timeout_s, save_every=save_every)
+    only = tuple(kind or ())
+    if cannot := impossible(spec, namespaces=namespaces, only=only):
         refuse(
-            f"--kind {', '.join(impossible)}: not possible here; links are cut with --namespaces, the authority is "
+            f"--kind {', '.join(cannot)}: not possible here; links are cut with --namespaces, the authority is "
             "silenced if it is etcd or store, and a blackout needs --save-every"
         )
     sizes = ("--nnodes", str(nnodes), "--spare-nodes", str(spare_nodes), "--nproc-per-node", str(seats))
@@ -98,15 +95,47 @@ def drill_nodes(  # noqa: PLR0913, PLR0917 - each is an option of the command li
     except ResultsProblem as problem:
         refuse(str(problem))
     seeds = range(seed, seed + rounds)
-    with console.status("a run that is left alone"):
-        if not completed(nodes.undisturbed()):
-            ends = "\n".join(f"{run.node}: {run.output}" for run in nodes.undisturbed().runs)
-            typer.echo(f"{ends}\nthe run that was left alone did not complete: nothing to drill", err=True)
-            raise typer.Exit(int(Outcome.UNKNOWN))
-    with console.status(f"{rounds} rounds"):
-        try:
-            carry_out_all(nodes, seeds, replay, results, lambda result: show(console, result))
-        finally:  # an interrupted night is summed up, too
-            conclude(console, results.all_of(seeds), as_json=as_json)
-    tidy(console, results.all_of(seeds), folder, f"{folder}/ROUND/n0.1/run", keep=keep is not None)
-    raise typer.Exit(int(worst([result.outcome for result in results.all_of(seeds)])))
+    console, folder = Console(stderr=as_json), new_folder(keep)
+    nodes = Nodes(spec, folder, namespaces=namespaces, only=only)
+    whole = False
+    try:
+        with console.status("a run that is left alone"):
+            if not completed(nodes.undisturbed()):
+                ends = "\n".join(f"{run.node}: {run.output}" for run in nodes.undisturbed().runs)
+                typer.echo(f"{ends}\nthe run that was left alone did not complete: nothing to drill", err=True)
+                raise typer.Exit(int(Outcome.UNKNOWN))
+        with console.status(f"{rounds} rounds"):
+            carry_out_all(nodes, seeds, replay, results, lambda result: _show(console, result))
+        whole = True
+    finally:  # an interrupted night is summed up, too
+        found = results.all_of(seeds)
+        conclude(console, found, as_json=as_json, further=_counts(found))
+        if found:
+            say(console, _summary(found))
+        held = whole and not any(one.stops or one.outcome is not Outcome.HELD for one in found)
+        tidy(console, folder, f"{folder}/ROUND/n0.1/run", asked=keep is not None, held=held)
+    raise typer.Exit(int(worst([result.outcome for result in found])))
+
+
+def _show(console: Console, result: Round) -> None:
+    show(console, result)
+    for stop in result.stops:
+        say(console, f"seed {result.seed} stopped: {stop}")
+    for fault in result.never_struck:
+        say(console, f"seed {result.seed} never struck: {fault}")
+
+
+def _counts(results: list[Round]) -> dict[str, int]:
+    """How the rounds ended; those that are in neither did not end, or without a word."""
+    return {
+        "completed": sum(result.completed for result in results),
+        "stopped": sum(bool(result.stops) and not result.completed for result in results),
+        "struck_by_fewer": sum(bool(result.never_struck) for result in results),
+    }
+
+
+def _summary(results: list[Round]) -> str:
+    counts = _counts(results)
+    seeds = ", ".join(str(result.seed) for result in results if result.stops and not result.completed)
+    stopped = f"{counts['stopped']} stopped with a reason{f': seeds {seeds}' if seeds else ''}"
+    return f"{counts['completed']} completed, {stopped}; in {counts['struck_by_fewer']} a fault never struck"

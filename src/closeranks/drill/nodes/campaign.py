@@ -15,12 +15,18 @@ from closeranks.drill.nodes.namespaces import NamespaceStand
 from closeranks.drill.nodes.runs import AUTHORITY, NodesRun, NodesSpec, closed_step
 from closeranks.drill.nodes.stand import Stand
 from closeranks.drill.nodes.strikes import Striker
-from closeranks.drill.nodes.verdict import NodesEvidence, completed, judge, stop_reason
-from closeranks.drill.verdict import Outcome
+from closeranks.drill.nodes.verdict import NodesEvidence, judge, stops, went_on
 from closeranks.events import IncidentClosed
 
-_WITHOUT_AUTHORITY: Final = "none"
 _SILENCEABLE: Final = frozenset({"etcd", "store"})
+
+
+class Round(Result, frozen=True, kw_only=True):
+    """A round. Though it holds, it may have stopped before its time, or been struck by fewer faults than were drawn."""
+
+    completed: bool  # by whoever was left alone and not parted from the others
+    stops: tuple[str, ...]  # why nodes that were left alone ended before their time, with their names
+    never_struck: tuple[str, ...]  # faults whose time did not come, or whose node was not living
 
 
 class Nodes:
@@ -41,55 +47,58 @@ class Nodes:
             self._undisturbed = self.drilled(())
         return self._undisturbed
 
-    def drilled(self, faults: tuple[NodeFault, ...]) -> NodesEvidence:
-        """One run with these faults, on a stand of its own."""
+    def drilled(self, faults: tuple[NodeFault, ...], name: str = "") -> NodesEvidence:
+        """One run with these faults, on a stand of its own, in a new folder of that name (else the next number)."""
         self._made += 1
         stand = NamespaceStand if self.namespaces else Stand
         with stand((*self.spec.nodes, AUTHORITY)) as nodes:
-            return Striker(NodesRun(self.spec, nodes, self._folder / f"{self._made:03d}"), faults).make()
+            return Striker(NodesRun(self.spec, nodes, self._folder / (name or f"{self._made:03d}")), faults).make()
 
     def field(self) -> Field:
         """Where faults may strike: within the steps that the command makes when it is left alone."""
         records = [record for run in self.undisturbed().runs for record in run.records]
-        return self._field(1 + closed_step(records))
-
-    def impossible(self) -> tuple[NodeKind, ...]:
-        """Kinds that are asked for and cannot be carried out."""
-        return tuple(kind for kind in self.only if kind not in kinds_in(self._field(1)))
-
-    def _field(self, steps: int) -> Field:
-        return Field(
-            nodes=self.spec.nodes,
-            steps=steps,
-            outage=self.spec.authority in _SILENCEABLE,
-            network=self.namespaces,
-            saves=bool(self.spec.save_every),
-            only=self.only,
-        )
+        return _field(self.spec, 1 + closed_step(records), namespaces=self.namespaces, only=self.only)
 
 
-def carry_out(nodes: Nodes, seed: int, replay: tuple[str, ...]) -> Result:
+def impossible(spec: NodesSpec, *, namespaces: bool, only: tuple[NodeKind, ...]) -> tuple[NodeKind, ...]:
+    """Kinds that are asked for and cannot be carried out."""
+    possible = kinds_in(_field(spec, 1, namespaces=namespaces, only=only))
+    return tuple(kind for kind in only if kind not in possible)
+
+
+def _field(spec: NodesSpec, steps: int, *, namespaces: bool, only: tuple[NodeKind, ...]) -> Field:
+    return Field(
+        nodes=spec.nodes,
+        steps=steps,
+        outage=spec.authority in _SILENCEABLE,
+        network=namespaces,
+        saves=bool(spec.save_every),
+        only=only,
+    )
+
+
+def carry_out(nodes: Nodes, seed: int, replay: tuple[str, ...]) -> Round:
     """Make the drill of one seed and judge it. ``replay`` is the command line, to which the seed is added."""
     undisturbed = nodes.undisturbed()
     faults = drawn(seed, nodes.field())
-    drilled = nodes.drilled(faults)
+    drilled = nodes.drilled(faults, f"seed{seed}")
     verdict = judge(faults, undisturbed, drilled)
-    reasons = verdict.reasons
-    if not completed(drilled) and nodes.spec.authority != _WITHOUT_AUTHORITY and verdict.outcome is Outcome.HELD:
-        reasons = (f"stopped with a reason: {stop_reason(drilled)}",)
     recovered = {
         record.event.incident: record.event.first_step_s
         for run in drilled.runs
         for record in run.records
         if isinstance(record.event, IncidentClosed)
     }
-    return Result(
+    return Round(
         seed=seed,
         faults=tuple(str(fault) for fault in faults),
         outcome=verdict.outcome,
-        reasons=reasons,
+        reasons=verdict.reasons,
         recovery_s=tuple(took_s for _, took_s in sorted(recovered.items()) if took_s is not None),
         replay=_replay_of(replay, seed),
+        completed=went_on(drilled),
+        stops=stops(drilled),
+        never_struck=tuple(str(fault) for fault in faults if fault not in drilled.struck),
     )
 
 
@@ -108,11 +117,11 @@ class Results:
         """
         self._path = path
         self._replay = replay
-        self.by_seed: dict[int, Result] = {}
+        self.by_seed: dict[int, Round] = {}
         if path is None or not path.exists():
             return
         try:
-            found = [msgspec.json.decode(line, type=Result) for line in path.read_bytes().splitlines()]
+            found = [msgspec.json.decode(line, type=Round) for line in path.read_bytes().splitlines()]
         except (OSError, msgspec.MsgspecError) as error:
             raise ResultsProblem(f"{path}: expected a line of JSON for each round: {error}; name a new file") from error
         for result in found:
@@ -121,20 +130,20 @@ class Results:
                 raise ResultsProblem(f"{path}: expected rounds of {expected}, got {result.replay}; name a new file")
             self.by_seed[result.seed] = result
 
-    def add(self, result: Result) -> None:
+    def add(self, result: Round) -> None:
         """Keep it; it is in the file when this returns."""
         self.by_seed[result.seed] = result
         if self._path is not None:
             with self._path.open("ab") as file:
                 file.write(msgspec.json.encode(result) + b"\n")
 
-    def all_of(self, seeds: range) -> list[Result]:
+    def all_of(self, seeds: range) -> list[Round]:
         """Those of these seeds, in their order."""
         return [self.by_seed[seed] for seed in seeds if seed in self.by_seed]
 
 
 def carry_out_all(
-    nodes: Nodes, seeds: range, replay: tuple[str, ...], results: Results, on_result: Callable[[Result], None]
+    nodes: Nodes, seeds: range, replay: tuple[str, ...], results: Results, on_result: Callable[[Round], None]
 ) -> None:
     """Make the drills that have no result yet, in turn; ``on_result`` hears of each at once."""
     for seed in seeds:

@@ -29,6 +29,7 @@ class NodeKind(StrEnum):
     LOSSES = "losses"  # some of the node's packets are lost
     LEAVE = "leave"  # SIGTERM to its supervisor: it hands its seats over, and ends
     BLACKOUT = "blackout"  # all nodes lose power at one instant; the job is started anew, and goes on from its store
+    GUARDIAN_KILL = "guardian-kill"  # SIGKILL to the command itself: the supervisor below it ends the rest
 
 
 class NodeMoment(StrEnum):
@@ -38,15 +39,17 @@ class NodeMoment(StrEnum):
     RECOVERY = "recovery"  # while an incident is open, after the step
 
 
-ENDS_NODE: Final = frozenset(
-    {NodeKind.NODE_KILL, NodeKind.SUPERVISOR_KILL, NodeKind.POWER_OFF, NodeKind.LEAVE, NodeKind.BLACKOUT}
-)
+# What is left of the node has to end by itself: nobody else ends it.
+ENDS_ITSELF: Final = frozenset({NodeKind.SUPERVISOR_KILL, NodeKind.LEAVE, NodeKind.GUARDIAN_KILL})
+ENDS_NODE: Final = ENDS_ITSELF | {NodeKind.NODE_KILL, NodeKind.POWER_OFF, NodeKind.BLACKOUT}
 NEEDS_NETWORK: Final = frozenset(
     {NodeKind.POWER_OFF, NodeKind.CUT_OFF, NodeKind.CUT_HALF, NodeKind.DEAF, NodeKind.MUTE, NodeKind.DATA_CUT}
     | {NodeKind.CONTROL_CUT, NodeKind.LOSSES}
 )
 OF_COORDINATOR: Final = frozenset({NodeKind.COORDINATOR_KILL, NodeKind.COORDINATOR_FREEZE})
 OF_NO_NODE: Final = frozenset({NodeKind.AUTHORITY_OUTAGE, NodeKind.BLACKOUT})
+# After these a node may be on the wrong side: others go on without it, whichever the drill has struck.
+PARTS_NODES: Final = NEEDS_NETWORK - {NodeKind.POWER_OFF} | {NodeKind.AUTHORITY_OUTAGE}
 COORDINATOR: Final = "coordinator"  # as a node: whichever leads at that time
 _SECOND: Final = 0.6  # of all rounds have a second fault
 _AMID: Final = 0.6  # of these strike while the first is recovered from

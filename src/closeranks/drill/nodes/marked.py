@@ -34,6 +34,11 @@ def marked_below(prefix: str) -> dict[int, str]:
     return {pid: mark for pid, mark in found.items() if mark}
 
 
+def bears(pid: int, mark: str) -> bool:
+    """Whether the process carries exactly this mark."""
+    return _mark_of(pid) == mark
+
+
 def signal_all(mark: str, number: signal.Signals) -> None:
     """Send a signal to every process of the mark, once."""
     for pid in marked(mark):
@@ -86,7 +91,7 @@ def _send(pid: int, mark: str, number: signal.Signals) -> None:
     with contextlib.suppress(OSError):
         pidfd = os.pidfd_open(pid)
         try:
-            if _mark_of(pid) == mark:  # the descriptor pins the process: its number cannot have gone to a stranger
+            if bears(pid, mark):  # the descriptor pins the process: its number cannot have gone to a stranger
                 signal.pidfd_send_signal(pidfd, number)
         finally:
             os.close(pidfd)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from closeranks.drill.nodes import marked
-from closeranks.drill.nodes.stand import Stand, owner_is_gone, sweep_processes
+from closeranks.drill.nodes.stand import Stand, owner_is_gone, signals_held, sweep_processes
 
 _RUN: Final = Path("/run/netns")
 _NEEDED: Final = ("ip", "nft", "nsenter")
@@ -56,14 +57,18 @@ class NamespaceStand(Stand):
         try:
             self._set_up()
         except BaseException:
-            self._tear_down()
+            with signals_held():
+                self._tear_down()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
         """End every process and remove the namespaces; the links go with them."""
-        super().__exit__()
-        self._tear_down()
+        with signals_held():
+            try:
+                super().__exit__()
+            finally:
+                self._tear_down()
 
     # --- cutting ------------------------------------------------------------------------------------------------
 
@@ -118,8 +123,9 @@ class NamespaceStand(Stand):
                 self._inside(node, "ip", "link", "set", device, "up")
 
     def _tear_down(self) -> None:
-        for path in _RUN.glob(f"{self.name}-*"):
-            _remove(path.name)
+        with contextlib.ExitStack() as all_of_them:
+            for path in _RUN.glob(f"{self.name}-*"):
+                all_of_them.callback(_remove, path.name)
 
     def _hub(self, *words: str, text: str = "") -> None:
         self._inside("hub", *words, text=text)
@@ -162,10 +168,12 @@ def sweep_namespaces() -> None:
 def _remove(space: str) -> None:
     """What still runs in it ends first: a namespace lives as long as one of its processes."""
     name, _, node = space.rpartition("-")
-    marked.kill(f"{name}/{node}")
-    end_s = time.monotonic() + _DOWN_S
-    while (_RUN / space).exists() and time.monotonic() < end_s:
-        subprocess.run(["ip", "netns", "delete", space], check=False, capture_output=True)
+    try:
+        marked.kill(f"{name}/{node}")
+    finally:
+        end_s = time.monotonic() + _DOWN_S
+        while (_RUN / space).exists() and time.monotonic() < end_s:
+            subprocess.run(["ip", "netns", "delete", space], check=False, capture_output=True)
 
 
 def _set_of(ports: Collection[int]) -> str:

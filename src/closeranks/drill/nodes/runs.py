@@ -97,12 +97,19 @@ class NodesRun:
         process = self.stand.start(node, self._command(node, place), place / "output.log", environment)
         self._living[node] = _Living(node, place, process)
 
-    def node_ended(self, node: str) -> None:
-        """The drill has ended the node: what it left is collected, and its end is not held against the run."""
+    def kill_guardian(self, node: str) -> None:
+        """SIGKILL to the command that was started there, and to nothing below it."""
+        self._living[node].process.kill()
+
+    def node_ended(self, node: str, *, told_to_leave: bool = False) -> None:
+        """The drill has ended the node: what it left is collected, and its end is not held against the run.
+
+        ``told_to_leave``: nothing else was done to it, and how it left is looked at.
+        """
         living = self._living.pop(node, None)
-        if living is not None:  # two faults may have ended it
+        if living is not None:  # a blackout meets nodes that were ended before
             living.process.wait()
-            self._over.append(self._collect(living, ended_by_drill=True))
+            self._over.append(self._collect(living, ended_by_drill=True, told_to_leave=told_to_leave))
 
     def silence_authority(self) -> None:
         """It answers nobody from now on: etcd stands still, and where the store was there is a file."""
@@ -128,7 +135,7 @@ class NodesRun:
 
     def finish(self) -> NodesEvidence:
         """Collect from whoever has not been collected from; what still runs did not end in time and is killed."""
-        left = [] if self.running() else self._left()
+        left = [] if self.running() else [one for node in self.spec.nodes for one in self.left(node)]
         for living in self._living.values():
             self._over.append(self._collect(living, ended_by_drill=False))
         for node in (*self.spec.nodes, AUTHORITY):
@@ -138,7 +145,7 @@ class NodesRun:
         self._living = {}
         return NodesEvidence(runs=tuple(self._over), left=tuple(left))
 
-    def _collect(self, living: _Living, *, ended_by_drill: bool) -> NodeRun:
+    def _collect(self, living: _Living, *, ended_by_drill: bool, told_to_leave: bool = False) -> NodeRun:
         run = living.place / "run"
         return NodeRun(
             node=living.node,
@@ -149,11 +156,8 @@ class NodesRun:
             applied=tuple(applied for path in sorted((run / "applied").glob("seat*")) for applied in applied_in(path)),
             output=tail_of(living.place / "output.log"),
             job=self._jobs,
+            told_to_leave=told_to_leave,
         )
-
-    def _left(self) -> list[str]:
-        """Processes that are there though every supervisor has ended."""
-        return [f"{node}: {command_line(pid)}" for node in self.spec.nodes for pid in self.stand.pids(node)]
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -164,6 +168,10 @@ class NodesRun:
     def lives(self, node: str) -> bool:
         """Whether the supervisor of the node runs."""
         return node in self._living and self._living[node].process.poll() is None
+
+    def left(self, node: str) -> list[str]:
+        """The processes that are there, by node and command line: none may be once its supervisor has ended."""
+        return [f"{node}: {command_line(pid)}" for pid in self.stand.pids(node)]
 
     def records(self, node: str) -> tuple[Record, ...]:
         """The journal of the newest supervisor of a node so far."""

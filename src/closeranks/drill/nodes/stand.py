@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -14,6 +17,8 @@ from closeranks.drill.nodes import marked
 from closeranks.drill.nodes.ports import command_line
 from closeranks.run.descendants import read_stat
 
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_GONE_S: Final = 10.0  # for a process that was killed to be reaped
 _NAME: Final = re.compile(r"crd-(\d+)-(\d+)-[0-9a-f]{6}")
 
 
@@ -40,11 +45,13 @@ class Stand:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End everything."""
-        for mark in set(marked.marked_below(f"{self.name}/").values()):
-            marked.kill(mark)
-        for process in self._started:
-            process.wait()
+        """End everything, whoever asks meanwhile to end at once."""
+        with signals_held(), contextlib.ExitStack() as all_of_it:  # one that fails does not keep the next from its turn
+            for process in self._started:
+                all_of_it.callback(process.wait, _GONE_S)
+                all_of_it.callback(process.kill)
+            for mark in set(marked.marked_below(f"{self.name}/").values()):
+                all_of_it.callback(marked.kill, mark)
 
     # --- processes ----------------------------------------------------------------------------------------------
 
@@ -67,6 +74,8 @@ class Stand:
                 start_new_session=True,
             )
         self._started.append(process)
+        while process.poll() is None and not marked.bears(process.pid, self.mark(node)):
+            pass  # it is there a moment before its environment is: who looked in between would not find it
         return process
 
     def pids(self, node: str) -> list[int]:
@@ -110,6 +119,24 @@ class Stand:
         """What stands before a command that is to run on the node."""
         del node
         return []
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """What asks this process to end is acted on at the end of this, once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # no signal interrupts another thread
+        return
+    came: list[int] = []
+    # Not a blocked signal: another thread of this process would take it, and the main thread act on it.
+    handlers = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for first in came[:1]:
+            signal.raise_signal(first)
 
 
 def owner_is_gone(name: str) -> bool:
