@@ -10,12 +10,13 @@ An object is there when every stripe has ``data`` fragments somewhere. With ``da
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import xxhash
@@ -33,11 +34,12 @@ from closeranks.checkpoint.fragments import (
 )
 from closeranks.checkpoint.isal import kernel
 from closeranks.checkpoint.problems import CheckpointProblem, Damaged, StoreProblem
+from closeranks.checkpoint.spreading import Fate, spread
 from closeranks.checkpoint.stores.store import Buffer, Listed, OnPiece, Store
 
 _STRIPES_AT_ONCE: Final = 2  # so that encoding and sending overlap, in bounded memory
 _REST_S: Final = 30.0  # a peer that failed is not asked again for so long: its deadline is paid once
-_CODES_MAX: Final = 10_000
+_KNOWN_MAX: Final = 10_000
 _T = TypeVar("_T")
 
 
@@ -85,13 +87,35 @@ class _Stripe(NamedTuple):
     sent: tuple[tuple[_Peer, Future[int]], ...]
 
 
+class _Heard(NamedTuple, Generic[_T]):
+    """What all peers were asked."""
+
+    said: tuple[_T, ...]  # by those that answer
+    silent: int
+    problems: tuple[str, ...]
+
+
+class _Known(NamedTuple):
+    """What was found of an object."""
+
+    code: Code
+    homes: Mapping[int, _Peer]  # by block: where that of every stripe was written to
+
+
 class CodedStore:
     """A Store over peers. It has no log: ``create`` excludes one writer from itself, not two from each other."""
 
     def __init__(
-        self, peers: Sequence[Store], data: int, parity: int, clock: Callable[[], float] = time.monotonic
+        self,
+        peers: Sequence[Store],
+        data: int,
+        parity: int,
+        clock: Callable[[], float] = time.monotonic,
+        fates: tuple[Fate, Sequence[Fate]] | None = None,
     ) -> None:
         """Each of the first ``data + parity`` peers in an order drawn from the key gets one fragment of a stripe.
+
+        ``fates``: of whoever writes here, and of each peer: then those are preferred that share the least.
 
         Raises:
             ValueError: there are fewer peers than fragments.
@@ -103,7 +127,8 @@ class CodedStore:
         self._matrix = coding_matrix(data, parity)
         self._data, self._parity = data, parity
         self._peers = tuple(_Peer(store, clock) for store in peers)
-        self._codes: dict[str, Code] = {}
+        self._fates = fates or (frozenset(), (frozenset(),) * len(peers))
+        self._known: dict[str, _Known] = {}
         self._lock = threading.Lock()
 
     def create(self, key: str, data: bytes) -> bool:
@@ -133,6 +158,8 @@ class CodedStore:
                 self._settle(stripe, key, failed)
         finally:  # whatever happened, nothing reads the parts any more when this returns
             wait([future for stripe in under_way for _, future in stripe.sent])
+        with self._lock:
+            self._known.pop(key, None)
         self.weakened = "; ".join(failed.values())
         return source.length
 
@@ -159,19 +186,26 @@ class CodedStore:
         return bytes(data)
 
     def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
-        """See Store. Objects that cannot be read back are not there."""
+        """See Store. Objects that cannot be read back are not there.
+
+        Raises:
+            StoreProblem: nothing can be read back, and more peers are silent than may be lost.
+        """
         rows: dict[tuple[str, Code], dict[int, int]] = {}
         newest: dict[str, float] = {}
-        for row in self._all_rows(prefix):
+        heard = self._everywhere(lambda store: tuple(store.list(prefix)))
+        for row in itertools.chain.from_iterable(heard.said):
             fragment = fragment_of(row.key)
             if fragment is None or fragment.key <= after:
                 continue
             stripes = rows.setdefault((fragment.key, fragment.code), {})
             stripes[fragment.stripe] = stripes.get(fragment.stripe, 0) | 1 << fragment.block
             newest[fragment.key] = max(newest.get(fragment.key, 0.0), row.modified_wall_s)
-        for (key, code), stripes in sorted(rows.items()):
-            if len(stripes) == code.stripes and all(blocks.bit_count() >= code.data for blocks in stripes.values()):
-                yield Listed(key, code.object_bytes, newest[key])
+        whole = [(key, code) for (key, code), stripes in sorted(rows.items()) if _is_whole(code, stripes)]
+        if not whole:
+            self._require_heard(heard)
+        for key, code in whole:
+            yield Listed(key, code.object_bytes, newest[key])
 
     def delete(self, keys: Iterable[str]) -> None:
         """See Store. Peers that do not answer keep what they have."""
@@ -181,10 +215,10 @@ class CodedStore:
             for key in going:
                 store.delete([row.key for row in store.list(prefix_of(key))])
 
-        self._everywhere(forget)
+        self._require_heard(self._everywhere(forget))
         with self._lock:
             for key in going:
-                self._codes.pop(key, None)
+                self._known.pop(key, None)
 
     def close(self) -> None:
         """See Store."""
@@ -250,6 +284,7 @@ class CodedStore:
         found = [number for number in missing if number in have]
         missing = [number for number in missing if number not in have]
         if missing and len(have) < first.code.data:
+            self._require_heard(self._everywhere(_are_you_there))
             raise Damaged(
                 f"{self.url}: {first.key}: expected {first.code.data} good fragments of stripe {first.stripe}, "
                 f"got {len(have)}: {'; '.join(sorted(problems))}",
@@ -260,9 +295,10 @@ class CodedStore:
         return {number: have[number] for number in {*wanted, *found}}
 
     def _fetch(self, first: Fragment, numbers: Iterable[int]) -> tuple[dict[int, Bytes], set[str]]:
-        """Blocks from the peers where they belong, at the same time; those that are not there are left out."""
-        peers = self._order(first.key)
-        futures = {n: peers[n % len(peers)].ask(_reader(first._replace(block=n))) for n in numbers}
+        """Blocks from the peers where they were put, at the same time; those that are not there are left out."""
+        known = self._found(first.key)
+        homes = {} if known is None else known.homes
+        futures = {n: homes[n].ask(_reader(first._replace(block=n))) for n in numbers if n in homes}
         have, problems = dict[int, Bytes](), set[str]()
         for number, future in futures.items():
             try:
@@ -283,39 +319,40 @@ class CodedStore:
         return {}
 
     def _code(self, key: str) -> Code:
-        code = self._found(key)
-        if code is None:
+        known = self._found(key)
+        if known is None:
             raise Damaged(f"{self.url}: {key}: expected an object, got none", object_key=key)
-        return code
+        return known.code
 
-    def _found(self, key: str) -> Code | None:
+    def _found(self, key: str) -> _Known | None:
         with self._lock:
-            if key in self._codes:
-                return self._codes[key]
+            if key in self._known:
+                return self._known[key]
+        peers = {id(peer.store): peer for peer in self._peers}
+        code: Code | None = None
+        homes: dict[int, _Peer] = {}
 
-        def first(store: Store) -> str:
-            return next((row.key for row in store.list(prefix_of(key))), "")
+        def first(store: Store) -> tuple[int, str]:
+            return id(store), next((row.key for row in store.list(prefix_of(key))), "")
 
-        for name in self._everywhere(first):
+        heard = self._everywhere(first)
+        for number, name in heard.said:
             fragment = fragment_of(name) if name else None
-            if fragment is not None and fragment.key == key:
-                with self._lock:
-                    if len(self._codes) >= _CODES_MAX:
-                        self._codes.clear()
-                    self._codes[key] = fragment.code
-                return fragment.code
-        return None
+            if fragment is not None and fragment.key == key and code in (None, fragment.code):
+                code = fragment.code
+                homes.setdefault(fragment.block, peers[number])
+        if code is None:
+            self._require_heard(heard)
+            return None
+        known = _Known(code, homes)
+        with self._lock:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            self._known[key] = known
+        return known
 
-    def _all_rows(self, prefix: str) -> Iterator[Listed]:
-        for rows in self._everywhere(lambda store: tuple(store.list(prefix))):
-            yield from rows
-
-    def _everywhere(self, do: Callable[[Store], _T]) -> tuple[_T, ...]:
-        """What the peers that answer say.
-
-        Raises:
-            StoreProblem: more are silent than may be lost.
-        """
+    def _everywhere(self, do: Callable[[Store], _T]) -> _Heard[_T]:
+        """What the peers that answer say."""
         futures = [peer.ask(do) for peer in self._peers]
         said, problems = deque[_T](), set[str]()
         for future in futures:
@@ -323,17 +360,34 @@ class CodedStore:
                 said.append(future.result())
             except CheckpointProblem as problem:
                 problems.add(str(problem))
-        if len(said) < len(self._peers) - self._parity:
-            raise StoreProblem(
-                f"{self.url}: {len(self._peers) - len(said)} do not answer: {'; '.join(sorted(problems))}",
-                transient=True,
-            )
-        return tuple(said)
+        return _Heard(tuple(said), len(futures) - len(said), tuple(sorted(problems)))
+
+    def _require_heard(self, heard: _Heard[Any]) -> None:
+        """What none of them has is absent, unless it may be on those that do not answer.
+
+        Raises:
+            StoreProblem: more are silent than may be lost.
+        """
+        if heard.silent > self._parity:
+            raise StoreProblem(f"{self.url}: {heard.silent} do not answer: {'; '.join(heard.problems)}", transient=True)
 
     def _order(self, key: str) -> tuple[_Peer, ...]:
-        """The peers, beginning at one drawn from the key: so parity does not always fall to the same ones."""
-        start = xxhash.xxh3_64_intdigest(key.encode()) % len(self._peers)
-        return (*self._peers[start:], *self._peers[:start])
+        """The peers, as far apart as can be.
+
+        Among equals it begins at one drawn from the key: so parity does not always fall to the same ones.
+        """
+        count = len(self._peers)
+        start = xxhash.xxh3_64_intdigest(key.encode()) % count
+        drawn = (*range(start, count), *range(start))
+        return tuple(self._peers[n] for n in spread(drawn, self._data + self._parity, *self._fates))
+
+
+def _are_you_there(store: Store) -> bool:
+    return next(iter(store.list("")), None) is not None
+
+
+def _is_whole(code: Code, stripes: Mapping[int, int]) -> bool:
+    return len(stripes) == code.stripes and all(blocks.bit_count() >= code.data for blocks in stripes.values())
 
 
 def _writer(name: str, block: Bytes) -> Callable[[Store], int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from closeranks.checkpoint.retention import Policy
+from closeranks.checkpoint.spreading import Neighbours
 from closeranks.checkpoint.tiers import Tiers
 from closeranks.checkpoint.writing import Options
 
@@ -20,6 +21,7 @@ class KeeperConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     options: Options = Options()
     retention: Policy = Policy()
     tiers: Tiers = Tiers()
+    neighbours: Neighbours = Neighbours()
     peer_token: str = ""  # secret of the run, shown to peers that keep copies; needed where a tier has peers
     drill_every_s: float | None = None  # None: drills only when asked for
     priority: int = 19  # nice value, so that a save yields the processor to training

@@ -18,20 +18,27 @@ from closeranks.checkpoint.keeper_work import Ticket
 from closeranks.checkpoint.keeper_writing import Pace, write_parts
 from closeranks.checkpoint.keys import attempt_of, attempt_prefix
 from closeranks.checkpoint.problems import CheckpointProblem
+from closeranks.checkpoint.spreading import Neighbours
 from closeranks.checkpoint.stores.directory import DirectoryStore
 from closeranks.checkpoint.stores.store import Store
 from closeranks.checkpoint.tiers import Tier
 
+_UNKNOWN = Neighbours()
 
-def open_home(tier: Tier, token: str) -> Store:
-    """The store behind a tier of kind peers or disk; nothing is connected or touched yet."""
+
+def open_home(tier: Tier, token: str, neighbours: Neighbours = _UNKNOWN) -> Store:
+    """The store behind a tier of kind peers or disk; nothing is connected or touched yet.
+
+    ``neighbours``: for whoever writes there; readers find everything without.
+    """
     if tier.kind == "disk":
         return DirectoryStore(Path(tier.targets[0]))
     from closeranks.checkpoint.coded import CodedStore  # here: most keepers start without a code
     from closeranks.checkpoint.peers import PeerStore, address_of
 
     peers = [PeerStore(address_of(target), token) for target in tier.targets]
-    return CodedStore(peers, tier.data, tier.parity)
+    fates = [neighbours.peers.get(target, frozenset()) for target in tier.targets]
+    return CodedStore(peers, tier.data, tier.parity, fates=(neighbours.own, fates))
 
 
 class Home:
@@ -42,7 +49,7 @@ class Home:
         self._options = msgspec.structs.replace(
             config.options, codec=tier.codec, incremental=False, xxh3=True, blake3=False
         )
-        self._store = open_home(tier, config.peer_token)
+        self._store = open_home(tier, config.peer_token, config.neighbours)
         self._pace = Pace(self._store, tier)
         self._kept: dict[str, deque[str]] = {}  # by group, the attempts that are kept, oldest first
         self._useless: set[str] = set()  # attempts that failed half way

@@ -94,7 +94,7 @@ several nodes (the same command on each; docs/nodes.md):
   --token-file FILE     secret of the run, at least 16 characters (default: CLOSERANKS_TOKEN)
   --tls-cert FILE, --tls-key FILE, --tls-ca FILE
                         encrypt what nodes say to each other; each node shows a certificate of that CA
-  --domains FILE        failure domains of the nodes: spares are chosen across them
+  --domains FILE        failure domains of the nodes: spares, and peers that keep saves, are chosen across them
   --on-partition replace|wait
                         seats of a node that is out of reach are given to others once that is safe, or kept for it
                         (default replace)

@@ -13,6 +13,7 @@ from closeranks.run.circle import Circle
 from closeranks.run.claims import Claims
 from closeranks.run.context import Context
 from closeranks.run.earlier import known_losses
+from closeranks.run.neighbours import neighbours_of
 from closeranks.run.options import AUTO, RunOptions, job_name, tiers_of
 from closeranks.run.resuming import Resuming
 from closeranks.run.saver import Saver
@@ -35,6 +36,7 @@ class Parts:
             run=context.run,
             retention=Policy.parse(options.keep),
             tiers=tiers,
+            neighbours=neighbours_of(context, tiers),
             peer_token=context.environment.get(TOKEN_VARIABLE, ""),
             drill_every_s=options.verify_every_s,
         )

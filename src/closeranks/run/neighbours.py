@@ -1,0 +1,43 @@
+"""Where this node and the peers of its tiers stand: a copy beside what it is a copy of is lost with it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from closeranks.checkpoint.peers import address_of
+from closeranks.checkpoint.spreading import Fate, Neighbours
+from closeranks.checkpoint.tiers import Tiers
+from closeranks.launch.domains import DomainsFile, domains_of
+from closeranks.run.context import Context
+
+_MACHINE = "machine"
+
+
+def neighbours_of(context: Context, tiers: Tiers) -> Neighbours:
+    """As the file of ``--domains`` has it, with what the environment tells of this node; each machine by itself, else.
+
+    Raises:
+        DomainsProblem: see ``domains_of``.
+        OSError: the file cannot be read any more.
+    """
+    targets = [target for tier in tiers.others if tier.kind == "peers" for target in tier.targets]
+    if not targets:
+        return Neighbours()
+    path = context.options.domains
+    file = None if path is None else DomainsFile(Path(path).name, Path(path).read_text(encoding="utf-8"))
+    hostname = socket.gethostname()
+    own = fate_of(domains_of(context.options.node, hostname, file, context.environment), (hostname, context.node.host))
+    return Neighbours(own=own, peers={target: _of_peer(target, file) for target in targets})
+
+
+def fate_of(domains: Mapping[str, str], machines: Iterable[str]) -> Fate:
+    """What a machine under these names shares with others."""
+    shared = {f"{level}={name}" for level, name in domains.items()}
+    return frozenset(shared | {f"{_MACHINE}={name}" for name in machines})
+
+
+def _of_peer(target: str, file: DomainsFile | None) -> Fate:
+    host = address_of(target).host
+    return fate_of(domains_of("", host, file), (host,))
