@@ -32,7 +32,7 @@ test: lint types
 	$(BIN)/pytest -n 3 --dist loadfile $(TESTS)
 
 drill: setup
-	@why_not=$$($(BIN)/python -c 'from closeranks.drill.nodes.namespaces import why_not; print(why_not())'); \
+	@why_not=$$($(BIN)/python -c 'from closeranks.drill.nodes.namespaces import why_not; print(why_not())') || why_not="see the error above"; \
 	command -v etcd > /dev/null || why_not="etcd not found (Debian: etcd-server)"; \
 	[ -z "$$why_not" ] || echo "links between nodes are not cut: $$why_not"; \
 	links=$$([ -n "$$why_not" ] || echo --namespaces); \

@@ -36,6 +36,22 @@ def test_copies_stand_in_different_racks():
     assert [peer // 2 for peer in spread(range(6), 3, frozenset(), peers)[:3]] == [0, 1, 2]
 
 
+def test_the_own_machine_is_taken_only_where_there_is_no_other():
+    # The sum alone preferred it to a third peer of the other rack.
+    peers = [frozenset({f"rack={rack}", f"power={rack}", f"machine={n}"}) for n, rack in enumerate("abbb")]
+    for first in range(4):
+        order = [(first + n) % 4 for n in range(4)]
+        assert 0 not in spread(order, 3, peers[0], peers)[:3]
+
+
+def test_with_two_racks_both_hold_a_copy():
+    peers = fates("a", "a", "b", "b")
+    own = frozenset({"rack=a", "machine=m0"})
+    for first in range(4):
+        order = [(first + n) % 4 for n in range(4)]
+        assert {peer // 2 for peer in spread(order, 2, own, peers)[:2]} == {0, 1}
+
+
 @given(st.lists(st.sampled_from("abc"), min_size=3, max_size=9), st.integers(1, 4), st.randoms())
 def test_every_peer_is_named_once(racks, count, random):
     order = list(range(len(racks)))
@@ -89,10 +105,14 @@ def test_the_loss_of_the_owners_rack_takes_no_single_copy():
 
 
 def test_whoever_reads_asks_each_peer_for_the_fragment_that_it_has():
-    peers = Peers()
-    peers.writer("a", 2, 1).write(KEYS[0], [memoryview(b"state " * 50)])
-    asked = []
-    for store in peers.stores:
-        store.before = lambda method, key: asked.append(key) if method == "read" else None
-    assert peers.reader(2, 1).read(KEYS[0], 300) == b"state " * 50
-    assert len(asked) == len(set(asked)) == 2
+    for lost in (False, True):
+        peers, asked = Peers(), []
+        peers.writer("a", 2, 1).write(KEYS[0], [memoryview(b"state " * 50)])
+        for store in peers.stores:
+            store.before = lambda method, key, asked=asked: asked.append(key) if method == "read" else None
+        reader = peers.reader(2, 1)
+        holders = [store for store in peers.stores if list(store.inner.list(""))]
+        if lost:
+            holders[0].before = peers._unreachable
+        assert reader.read(KEYS[0], 300) == b"state " * 50
+        assert len(asked) == len(set(asked)) == 2

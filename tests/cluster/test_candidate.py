@@ -23,6 +23,8 @@ from closeranks.cluster.candidate import Candidate
 from closeranks.cluster.candidate_link import CandidateLink, Ends
 from closeranks.cluster.coordinator import Coordinator
 from closeranks.cluster.identity import Identity
+from closeranks.decide.protocol import EndRun
+from closeranks.nodes.link import Connection
 from closeranks.run.links import Link
 from closeranks.run.options import RunOptions
 
@@ -117,6 +119,23 @@ def test_a_candidate_that_knows_of_the_end_of_the_run_waits_for_its_supervisor(f
     play(f"sqlite:{file}", script)
 
 
+def test_a_candidate_that_led_to_the_end_tells_its_own_supervisor_too(file: Path, monkeypatch) -> None:
+    """A supervisor that was frozen meanwhile heard of it from nobody, and never ended."""
+
+    async def run(coordinator: Coordinator) -> None:
+        coordinator._ending = EndRun(outcome="completed", exit_code=0, reason="done")
+
+    monkeypatch.setattr(Coordinator, "run", run)
+
+    async def script(stand: Stand) -> None:
+        stand.begin()
+        assert (await stand.until(aside.RunOver)).reason == "done"
+        stand.end()
+        await stand.work
+
+    play(f"sqlite:{file}", script)
+
+
 # --- a defect ---------------------------------------------------------------------------------------------------
 
 
@@ -141,6 +160,28 @@ def test_a_candidate_whose_coordinator_has_a_defect_says_so_and_ends_for_the_nex
         await stand.until(aside.Aloud, "defect in the coordinator: RuntimeError: odd")
         await stand.until(aside.Broken, "RuntimeError: odd")
         assert not (await held(SqliteRegister(file, RUN))).ended
+
+    play(f"sqlite:{file}", script)
+
+
+@pytest.mark.parametrize(("by", "ends"), [(Connection, True), (asyncio.Protocol, False)], ids=["a node", "a stranger"])
+def test_a_defect_shown_by_a_word_of_a_node_ends_the_candidate_and_one_by_a_stranger_does_not(
+    file: Path, by: type, ends: bool
+) -> None:
+    """The link was cut, the node called anew with the same word, and the leader renewed its lead."""
+
+    async def script(stand: Stand) -> None:
+        stand.begin()
+        await stand.until(aside.LeaderSeen)
+        what = {"message": "a Heard was not taken", "exception": KeyError("odd"), "protocol": by.__new__(by)}
+        asyncio.get_running_loop().call_exception_handler(what)
+        if ends:
+            with pytest.raises(KeyError, match="odd"):
+                await stand.work
+            await stand.until(aside.Broken, "KeyError: 'odd'")
+        else:
+            await asyncio.wait([stand.work], timeout=0.3)
+            assert not stand.work.done()
 
     play(f"sqlite:{file}", script)
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec.structs import replace
 
 from closeranks.authority.record import Record
 from closeranks.cluster import coordinator as cluster_coordinator
 from closeranks.cluster import second_paths
 from closeranks.cluster.coordinator import Coordinator
+from closeranks.decide.leases import Clockwork
 from closeranks.decide.protocol import EndAfterStep, KnownProc
 from closeranks.decide.state import Stage
+from closeranks.events import PreflightDone
 from closeranks.nodes import words
 from closeranks.nodes.link import End, Ended
 from cluster.scene import Line, introduced, scene, settle
@@ -43,7 +47,7 @@ def alone(monkeypatch):
     monkeypatch.setattr(cluster_coordinator, "_GATHERING_S", 0.2)
 
 
-def trains(seat: int, stage: Stage = Stage.LOOPING, **changes) -> words.Report:
+def trains(seat: int, stage: Stage = Stage.LOOPING, *, looped: bool = True, **changes) -> words.Report:
     """A report of a node with one member of the term."""
     member = KnownProc(
         proc=seat + 1,
@@ -54,9 +58,9 @@ def trains(seat: int, stage: Stage = Stage.LOOPING, **changes) -> words.Report:
         newcomer=False,
         replicated=True,
         settled=True,
-        looped=True,
+        looped=looped,
     )
-    return words.Report(procs=(member,), ended=(), closed_step=7, **changes)
+    return words.Report(procs=(member,), ended=(), closed_step=7 if looped else -1, **changes)
 
 
 IDLE = words.Report(procs=(), ended=(), closed_step=-1)
@@ -187,6 +191,7 @@ def test_another_process_under_the_name_of_a_seated_node_does_not_speak_for_it(t
     # on the other side of a partition, and their seats were given away beside them.
     async def appear() -> None:
         async with leading(tmp_path) as coordinator:
+            coordinator._tenure.predecessor_s = time.monotonic()  # it has just led: its grants may last
             line = calls(coordinator, of_other_process("n1"), IDLE)
             (away,) = told(line, words.TurnedAway)
             assert not away.final
@@ -196,6 +201,22 @@ def test_another_process_under_the_name_of_a_seated_node_does_not_speak_for_it(t
             assert coordinator.absences.outnumbered()
 
     asyncio.run(appear())
+
+
+def test_a_node_that_was_started_anew_is_let_in_once_its_first_process_cannot_act(tmp_path):
+    # It was asked to wait until the patience with the old one was at its end, and then the run failed for want of it.
+    async def come_back() -> None:
+        async with leading(tmp_path) as coordinator:
+            calls(coordinator, introduced("n0"), trains(0))
+            calls(coordinator, of_other_process("n1"), IDLE)
+            await until(lambda: coordinator._mind.whole)
+            coordinator.absences._clockwork = Clockwork(lease_s=0.02, renew_s=0.01, fence_s=0.01)
+            await until(lambda: "n1" not in coordinator._attendees)
+            await until(lambda: "n1" not in coordinator._mind.state.nodes)
+            line = calls(coordinator, of_other_process("n1"), IDLE)
+            assert told(line, words.Welcome)
+
+    asyncio.run(come_back())
 
 
 def test_the_record_of_a_term_names_the_processes_that_its_members_are_on(tmp_path):
@@ -245,17 +266,38 @@ def test_a_process_that_differs_ends_its_node_only_where_it_is_the_first(tmp_pat
     asyncio.run(join())
 
 
-def test_processes_are_compared_though_the_coordinator_changed_while_they_joined(tmp_path):
-    # What they had said was known to the dead coordinator alone.
+@pytest.mark.parametrize("looped", [False, True], ids=["while they joined", "after a script was edited"])
+def test_processes_are_compared_by_a_successor_too_but_what_trains_is_not_ended(tmp_path, looped):
+    # What they had said was known to the dead coordinator alone. And where a script had been edited while the job
+    # trained, its successor ended the job.
+    async def join() -> tuple[list, list]:
+        async with leading(tmp_path) as coordinator:
+            lines = []
+            for seat, script in enumerate(("aa", "bb")):
+                stage = Stage.LOOPING if looped else Stage.JOINED
+                lines.append(line := calls(coordinator, introduced(f"n{seat}"), trains(seat, stage, looped=looped)))
+                line.ears.on_word(words.SeatFacts(proc=seat + 1, seat=seat, facts=FACTS | {"script": script}))
+            ends = [] if coordinator._decisions.empty() else [coordinator._decisions.get_nowait().reason]
+            await settle()
+            notes = [event for word in told(lines[0], words.Notes) for event in word.events]
+            return ends, [event.findings for event in notes if isinstance(event, PreflightDone)]
+
+    ends, findings = asyncio.run(join())
+    difference = "script differs: aa on seat 0, bb on seat 1"
+    assert [reason.partition(";")[0] for reason in ends] == ([] if looped else [f"preflight: {difference}"])
+    assert findings == [(difference,)]
+
+
+def test_a_successor_takes_a_node_with_living_processes_for_compared(tmp_path):
     async def join() -> list:
         async with leading(tmp_path) as coordinator:
-            for seat, torch in enumerate(("2.13.0", "2.12.0")):
-                line = calls(coordinator, introduced(f"n{seat}"), trains(seat))
-                line.ears.on_word(words.SeatFacts(proc=seat + 1, seat=seat, facts=FACTS | {"torch": torch}))
-            return [coordinator._decisions.get_nowait()]
+            calls(coordinator, introduced("n0"), trains(0)).ears.on_word(words.SeatFacts(proc=1, seat=0, facts=FACTS))
+            spare = replace(trains(0).procs[0], proc=9, seat=None)
+            line = calls(coordinator, introduced("n2"), words.Report(procs=(spare,), ended=(), closed_step=-1))
+            line.ears.on_word(words.SeatFacts(proc=9, seat=None, facts=FACTS | {"script": "edited"}))
+            return told(line, words.TurnedAway)
 
-    (end,) = asyncio.run(join())
-    assert end.reason.startswith("preflight: torch differs: 2.13.0 on seat 0, 2.12.0 on seat 1")
+    assert asyncio.run(join()) == []
 
 
 # --- an orderly stop ------------------------------------------------------------------------------------------------

@@ -24,6 +24,16 @@ SERVER = "import socket\ns = socket.create_server(('0.0.0.0', 7000))\nwhile True
 ASK = "import socket, sys\nsocket.create_connection((sys.argv[1], 7000), timeout=0.4).recv(1)"
 
 
+def test_root_without_the_right_to_namespaces_is_told_so(monkeypatch, tmp_path):
+    # As in a container: the tools were there, and the first drill died of them.
+    for tool, status in (("ip", 1), ("nft", 0), ("nsenter", 0)):
+        (tmp_path / tool).write_text(f"#!/bin/sh\necho not permitted >&2\nexit {status}\n")
+        (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert "not permitted" in why_not.__wrapped__()
+
+
 def test_a_node_is_frozen_thawed_and_killed_with_all_its_descendants(tmp_path):
     with Stand(("n0", "n1")) as stand:
         for node in stand.nodes:

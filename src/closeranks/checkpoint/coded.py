@@ -308,10 +308,11 @@ class CodedStore:
         return have, problems
 
     def _search(self, fragment: Fragment, problems: set[str]) -> dict[int, Bytes]:
-        """A block from wherever it is: the peers may have been others when it was written."""
-        peers = self._order(fragment.key)
-        start = fragment.block % len(peers)
-        for peer in (*peers[start:], *peers[:start]):
+        """A block from wherever it is: one that did not answer when it was looked for may do so now."""
+        known = self._found(fragment.key)
+        home = None if known is None else known.homes.get(fragment.block)
+        others = (peer for peer in self._order(fragment.key) if peer is not home)
+        for peer in (*((home,) if home else ()), *others):
             try:
                 return {fragment.block: peer.ask(_reader(fragment)).result()}
             except CheckpointProblem as problem:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 Fate = frozenset[str]  # "level=name" of everything that a machine fails with, itself included
+MACHINE = "machine"  # the level that every machine has, by each of its names
 
 
 class Neighbours(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,8 +21,8 @@ def spread(order: Sequence[int], count: int, own: Fate, peers: Sequence[Fate]) -
     """The peers in the order in which they are to be used: the first ``count`` share as little as they can.
 
     One after the other the peer is taken that has the fewest domains in common with the owner and with those taken so
-    far, added up; among equals the first in ``order``. A save is needed when its owner is lost, so that one counts like
-    a peer that was taken already.
+    far, added up; among equals one that has the fewest with those taken, and then the first in ``order``. A save is
+    needed when its owner is lost: so that one counts like a peer that was taken, and its own machine comes last.
 
     Args:
         order: numbers of the peers, each once.
@@ -29,10 +30,15 @@ def spread(order: Sequence[int], count: int, own: Fate, peers: Sequence[Fate]) -
         own: of the owner.
         peers: by number.
     """
-    left, taken, fates = list(order), list[int](), [own]
+    left, taken = list(order), list[int]()
+
+    def cost(peer: int) -> tuple[bool, int, int]:
+        with_owner, with_taken = peers[peer] & own, sum(len(peers[peer] & peers[other]) for other in taken)
+        own_machine = any(domain.startswith(f"{MACHINE}=") for domain in with_owner)
+        return own_machine, len(with_owner) + with_taken, with_taken
+
     while left and len(taken) < count:
-        best = min(left, key=lambda peer: sum(len(peers[peer] & fate) for fate in fates))  # the first of equals
+        best = min(left, key=cost)  # the first of equals
         left.remove(best)
         taken.append(best)
-        fates.append(peers[best])
     return (*taken, *left)

@@ -81,7 +81,7 @@ class Absences:
         self._pulses[attendee.node] = heartbeat.first_pulse(attendee.node, bounds, now_s)
         attendee.gone_s, attendee.missing, attendee.certain = None, "", ""
         attendee.opinions.clear()
-        attendee.hung_up = False
+        attendee.hung_up = attendee.succeeded = False
 
     def reported(self, attendee: Attendee) -> None:
         """It follows this leader, and no other any more."""
@@ -195,6 +195,7 @@ class Absences:
             patience_s=patience_s,
             seats=term.seats[attendee.node],
             proven_gone=bool(attendee.certain),
+            succeeded=attendee.succeeded,
             replaceable=self.has_room(attendee.node),
             dispensable=now_s - gone_s >= patience_s and self.dispensable(attendee.node),
         )

@@ -91,6 +91,8 @@ class Agreement:
         """Why a process that joined later should not train with the group; "" if nothing speaks against it."""
         if word.proc in self._procs or not self._facts:
             return ""
-        ours = next(iter(self._facts.values()))
-        names = differing(ours, word.facts)
+        for ours in self._facts.values():  # more than one kind only where a script was edited
+            names = differing(ours, word.facts)
+            if not names:
+                return ""
         return "; ".join(f"{name} is {word.facts.get(name)} there and {ours.get(name)} in the job" for name in names)

@@ -27,6 +27,7 @@ class Attendee:
     grants_s: dict[int, float] = field(default_factory=dict)  # by beat: when its grant was sent, newest ones
     acknowledged_s: float = NEVER_S  # when the newest grant was sent that it has received
     gone_s: float | None = None  # since when it has not been heard
+    succeeded: bool = False  # a later process of its node wants to take part
     certain: str = ""  # why it can never act again
     missing: str = ""  # what is known of its absence
     hung_up: bool = False  # a connection of its was ended in order, as by the end of its process

@@ -91,6 +91,7 @@ class Candidate:
 
     async def run(self) -> None:
         """Until the run is over, on this node too: a next candidate would only find that out once more."""
+        asyncio.get_running_loop().set_exception_handler(self._raised)
         await self._begun.wait()
         async with contextlib.AsyncExitStack() as held:
             try:
@@ -234,10 +235,10 @@ class Candidate:
                 self.say(f"closeranks: this node's coordinator steps down: {choice.reason}")
                 self._end_reign()
             case Over():
-                record = tenure.record
-                over = aside.RunOver(outcome=record.ended, exit_code=record.exit_code, reason=record.reason)
                 if self._reign is None:
-                    self._link.send(over)
+                    record = tenure.record
+                    end = EndRun(outcome=record.ended, exit_code=record.exit_code, reason=record.reason)
+                    self._link.send(_over_by(end))
 
     def _begin_reign(self, tenure: Tenure) -> None:
         if self._reign is not None:
@@ -260,6 +261,8 @@ class Candidate:
         try:
             await coordinator.run()
             self._over.set()
+            # Our own supervisor may have missed it all, as one that was frozen, and nobody else speaks to it.
+            self._link.send(_over_by(coordinator.ending))
         except* Deposed:
             coordinator.let_go()
         except* Exception as defects:
@@ -269,6 +272,18 @@ class Candidate:
         finally:
             if self._coordinator is coordinator:
                 self._coordinator = None
+
+    def _raised(self, loop: asyncio.AbstractEventLoop, what: dict[str, Any]) -> None:
+        """An error that nobody awaits. A leader that has one while it takes a word of a node leads no longer.
+
+        Of a node, which has proved itself: no stranger's words end a leader.
+        """
+        loop.default_exception_handler(what)
+        error, of_node = what.get("exception"), isinstance(what.get("protocol"), Connection)
+        if isinstance(error, Exception) and of_node and self._coordinator is not None:
+            self._defect = error
+            self._over.set()
+            self._end_reign()
 
     def _end_reign(self) -> None:
         coordinator, reign = self._coordinator, self._reign
@@ -291,6 +306,10 @@ class Candidate:
     def say(self, line: str) -> None:
         """Tell the person at the console."""
         self._link.send(aside.Aloud(line=line))
+
+
+def _over_by(end: EndRun) -> aside.RunOver:
+    return aside.RunOver(outcome=end.outcome, exit_code=end.exit_code, reason=end.reason)
 
 
 def _told(error: BaseException) -> str:

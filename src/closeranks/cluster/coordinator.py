@@ -112,6 +112,13 @@ class Coordinator:
             for task in tasks:
                 task.cancel()
 
+    @property
+    def ending(self) -> EndRun:
+        """How the run ended; there when ``run`` has returned."""
+        if self._ending is None:
+            raise AssertionError("the run goes on")
+        return self._ending
+
     def let_go(self) -> None:
         """We lead no longer: every node has to look for somebody else."""
         self.absences.let_go()
@@ -154,7 +161,8 @@ class Coordinator:
                 f"{word.node} is there already, as process {known.boot} on {_host_of(known)}, and may act until it is "
                 "certain that it has ended"
             )
-            connection.send(words.TurnedAway(reason=reason, final=known.heard and known.connection is not None))
+            connection.send(words.TurnedAway(reason=reason, final=known.heard))
+            known.succeeded = not known.heard
             return None
         if not self._tenure.admits and (known is None or known.follows_s is None):
             reason = "the authority does not answer: only nodes that follow already are granted anything"
@@ -241,6 +249,7 @@ class Coordinator:
 
     def _reported(self, attendee: Attendee, word: words.Report) -> None:
         attendee.report = word
+        attendee.compared |= bool(word.procs)  # it was taken by an earlier leader
         self.absences.reported(attendee)
         if self._mind.whole:
             self._count_with(attendee)
@@ -546,11 +555,16 @@ class Coordinator:
         done = self._agreement.take(word)
         if done is None:
             return
-        if done.fatal or not self._compares_anew:
+        if done.event.findings or not self._compares_anew:
             self._telling.note(done.event)
-        if done.fatal:
+        if done.fatal and not self._trained():
             reason = f"preflight: {done.fatal}; {_THE_SAME}"
             self._decisions.put_nowait(EndRun(outcome="failed", exit_code=1, reason=reason))
+
+    def _trained(self) -> bool:
+        """Whether the group was in its loop: what has changed since, as an edited script, is no reason to end it."""
+        reports = [a.report for a in self._attendees.values() if a.report is not None]
+        return any(report.closed_step >= 0 or any(known.looped for known in report.procs) for report in reports)
 
     # --- questions -----------------------------------------------------------------------------------------------
 

@@ -207,7 +207,7 @@ class Member:
             case StopAsked():
                 self._stop.append(fact)  # a leader that comes later is told too
                 if fact.now and self._context.ending is not None:  # the leader has no more to decide
-                    return (_stopped(fact, "asked to end now"),)
+                    return (replace(self._context.ending, now=True),)
                 if fact.now and self._welcome is None:
                     return (_stopped(fact, "asked to stop, and there is no coordinator to ask"),)
         self._known.hear(fact)
@@ -292,7 +292,8 @@ class Member:
             self._allegiance = allegiance.unlinked(self._allegiance)
             for asked in self._stop:  # it may have been said into this link, and lost with it
                 if isinstance(asked, StopAsked) and asked.now:
-                    self._context.carry_out(_stopped(asked, "asked to stop, and the coordinator was lost"))
+                    ending = self._context.ending or _stopped(asked, "asked to stop, and the coordinator was lost")
+                    self._context.carry_out(replace(ending, now=True))
             if self._context.ending is None:
                 self._context.note(CoordinatorLost(epoch=self._allegiance.epoch, detail=str(end)))
 

@@ -28,6 +28,7 @@ class Silence(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float  # then its seats are not kept any longer
     seats: int  # that it holds
     proven_gone: bool = False  # a second path has shown that its supervisor ended, and its workers with it
+    succeeded: bool = False  # its node was started anew, and waits to be let in
     replaceable: bool = False  # other nodes have room for its seats
     dispensable: bool = False  # the job may go on with fewer seats
     majority: bool = True  # the coordinator hears most nodes of the newest term
@@ -64,6 +65,8 @@ def judge(silence: Silence) -> Wait | DeclareLost | GiveUp:
         return Wait(more_s=safe_after_s - s.silent_s, reason=f"{s.node} is silent for {s.silent_s:.1f} s: {why}")
     if s.seats == 0:
         return DeclareLost(detail=f"silent for {s.silent_s:.1f} s, and no seat is there")
+    if s.succeeded:
+        return DeclareLost(detail=f"silent for {s.silent_s:.1f} s, and its node was started anew")
     patience_s = max(s.patience_s, safe_after_s)
     if s.policy is Policy.REPLACE and s.replaceable:
         return DeclareLost(detail=f"silent for {s.silent_s:.1f} s, its workers have stopped by themselves")

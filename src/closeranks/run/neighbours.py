@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from closeranks.checkpoint.peers import address_of
-from closeranks.checkpoint.spreading import Fate, Neighbours
+from closeranks.checkpoint.spreading import MACHINE, Fate, Neighbours
 from closeranks.checkpoint.tiers import Tiers
 from closeranks.launch.domains import DomainsFile, domains_of
+from closeranks.nodes.interfaces import interfaces
 from closeranks.run.context import Context
-
-_MACHINE = "machine"
 
 
 def neighbours_of(context: Context, tiers: Tiers) -> Neighbours:
@@ -28,14 +28,25 @@ def neighbours_of(context: Context, tiers: Tiers) -> Neighbours:
     path = context.options.domains
     file = None if path is None else DomainsFile(Path(path).name, Path(path).read_text(encoding="utf-8"))
     hostname = socket.gethostname()
-    own = fate_of(domains_of(context.options.node, hostname, file, context.environment), (hostname, context.node.host))
+    addresses = (interface.address for interface in interfaces())
+    domains = domains_of(context.options.node, hostname, file, context.environment)
+    own = fate_of(domains, (hostname, context.node.host, *addresses))
     return Neighbours(own=own, peers={target: _of_peer(target, file) for target in targets})
 
 
 def fate_of(domains: Mapping[str, str], machines: Iterable[str]) -> Fate:
     """What a machine under these names shares with others."""
     shared = {f"{level}={name}" for level, name in domains.items()}
-    return frozenset(shared | {f"{_MACHINE}={name}" for name in machines})
+    return frozenset(shared | {f"{MACHINE}={_short(name)}" for name in machines})
+
+
+def _short(name: str) -> str:
+    """A host's name without its domain; an address as it is."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name.partition(".")[0]
+    return name
 
 
 def _of_peer(target: str, file: DomainsFile | None) -> Fate:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from closeranks.drill.nodes import marked
-from closeranks.drill.nodes.stand import Stand, owner_is_gone, signals_held, sweep_processes
+from closeranks.drill.nodes.stand import Stand, owner_is_gone, signals_held, stand_name, sweep_processes
 
 _RUN: Final = Path("/run/netns")
 _NEEDED: Final = ("ip", "nft", "nsenter")
@@ -150,12 +151,23 @@ class NamespaceStand(Stand):
 _HOOK = "type filter hook forward priority 0; policy accept;"
 
 
+@functools.cache
 def why_not() -> str:
-    """What stands in the way of network namespaces on this machine, empty if nothing does."""
+    """What stands in the way of network namespaces on this machine, empty if nothing does: one is made, and removed."""
     if os.geteuid() != 0:
         return "they need root"
     missing = [tool for tool in _NEEDED if shutil.which(tool) is None]
-    return f"{', '.join(missing)} not found (Debian: iproute2, nftables, util-linux)" if missing else ""
+    if missing:
+        return f"{', '.join(missing)} not found (Debian: iproute2, nftables, util-linux)"
+    space = f"{stand_name()}-try"
+    try:
+        _do("ip", "netns", "add", space)
+        _do("ip", "netns", "exec", space, "nft", "-f", "-", text=f"add table bridge {_TABLE}\n")
+    except RuntimeError as error:  # root of a container may have neither right
+        return str(error)
+    finally:
+        subprocess.run(["ip", "netns", "delete", space], check=False, capture_output=True)
+    return ""
 
 
 def sweep_namespaces() -> None:

@@ -32,10 +32,7 @@ class Stand:
     can_cut = False
 
     def __init__(self, nodes: Sequence[str]) -> None:
-        own = read_stat(os.getpid())
-        assert own is not None, "this process exists"
-        # The start time names the owner for good; its pid alone may belong to another process one day.
-        self.name: Final = f"crd-{own.pid}-{own.start_ticks}-{secrets.token_hex(3)}"
+        self.name: Final = stand_name()
         self.nodes: Final = tuple(nodes)
         self._started: list[subprocess.Popen[bytes]] = []
 
@@ -137,6 +134,14 @@ def signals_held() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         for first in came[:1]:
             signal.raise_signal(first)
+
+
+def stand_name() -> str:
+    """A new name for a stand of this process."""
+    own = read_stat(os.getpid())
+    assert own is not None, "this process exists"
+    # The start time names the owner for good; its pid alone may belong to another process one day.
+    return f"crd-{own.pid}-{own.start_ticks}-{secrets.token_hex(3)}"
 
 
 def owner_is_gone(name: str) -> bool:
