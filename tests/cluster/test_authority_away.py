@@ -14,6 +14,7 @@ import pytest
 
 from closeranks.cluster.member import Member
 from closeranks.decide.allegiance import Allegiance
+from closeranks.launch.outcome import NODE_ALONE
 from closeranks.run.options import RunOptions
 from cluster.conftest import TOY
 
@@ -57,6 +58,6 @@ def test_a_run_whose_authority_is_not_there_ends_with_that_reason(tmp_path: Path
         check=False,
     )
     output = ended.stdout + ended.stderr
-    assert ended.returncode == 1, output
+    assert ended.returncode == NODE_ALONE, output
     assert f"no usable answer from the authority ({NOBODY})" in output
     assert "the authority does not answer: etcd http://127.0.0.1:1" in output
