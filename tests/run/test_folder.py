@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from closeranks.run.folder import FolderError, claim, read_run_file, write_run_file
+from closeranks.run.guardian import _supervisor_lost
 from closeranks.run.options import RunOptions
 
 OPTIONS = RunOptions(target="train.py")
@@ -43,3 +44,18 @@ def test_the_run_file_is_replaced_as_a_whole(tmp_path):
     file = read_run_file(folder)
     write_run_file(folder, file.__replace__(outcome="completed") if hasattr(file, "__replace__") else file)
     assert not (folder / ".run.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (OPTIONS, 139),
+        (RunOptions(target="train.py", nnodes=2, rdzv_endpoint="n0:1"), 139),  # the job ends with it
+        (RunOptions(target="train.py", nnodes=2, node_rank=1, rdzv_endpoint="n0:1"), 75),
+        (RunOptions(target="train.py", nnodes=2, authority="etcd://e:1"), 75),
+    ],
+)
+def test_a_lost_supervisor_of_one_of_several_nodes_is_no_verdict_on_the_job(tmp_path, capsys, options, code):
+    folder = claim(tmp_path / "r", options, ())
+    assert _supervisor_lost(folder, 11) == read_run_file(folder).exit_code == code
+    assert "ended by signal 11" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from closeranks.launch.outcome import code_of_own_end
 from closeranks.run.descendants import kill_descendants
 from closeranks.run.folder import read_run_file, write_run_file
 from closeranks.run.linux import become_subreaper
@@ -90,6 +91,7 @@ def _supervisor_lost(folder: Path, number: int) -> int:
     exit_code = 128 + number
     try:
         file = read_run_file(folder)
+        exit_code = code_of_own_end(file.options, exit_code)
         write_run_file(folder, msgspec.structs.replace(file, outcome="failed", exit_code=exit_code, reason=reason))
     except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
         sys.stderr.write(f"closeranks: {folder}/run.json was not updated: {error}\n")
