@@ -26,6 +26,10 @@ NOBODY = 0  # no process: what the victims wrote was taken out before
 Found = dict[str, float]  # what one trial found, by name
 
 
+class NotStarted(Exception):
+    """The ranks of a side did not train before anything was done to them; with the ends of all outputs."""
+
+
 def lose_node(side: Side, *, power: bool = False) -> Found | None:
     """Start, lose a node, wait, end; None if the ranks did not come back in time."""
     folder = Path(tempfile.mkdtemp(prefix="closeranks-bench-"))
@@ -74,12 +78,12 @@ def wait_until(condition: Callable[[], bool], place: Place) -> None:
     """Wait while the nodes live.
 
     Raises:
-        RuntimeError: not in time, or a node ended; with the ends of all outputs.
+        NotStarted: not in time, or a node ended.
     """
     wait_for(lambda: condition() or not all(map(place.stand.pids, SEATED)), START_LIMIT_S)
     if not condition():
         logs = "\n".join(f"{path.name}:\n{tail(path)}" for path in sorted(place.folder.glob("*.log")))
-        raise RuntimeError(f"the run did not start; the ends of its outputs:\n{logs}")
+        raise NotStarted(f"the run did not start; the ends of its outputs:\n{logs}")
 
 
 def strike(side: Side, place: Place, *, power: bool) -> Found | None:
