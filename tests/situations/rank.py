@@ -18,9 +18,13 @@ from torch import distributed, nn
 
 sys.path.append(str(Path(__file__).parents[1]))
 import closeranks as cr
-from small_training import Numbers, idle, once, two_layers
+from closeranks.events import CheckpointCommitted
+from closeranks.journal import read
+from small_training import LOOK_S, RUN, Numbers, idle, once, two_layers
 
 SAMPLES, WIDTH = 200, 64
+LOOKS_EACH_STEP = 10
+BIT = 1 << 16  # of the mantissa; the rounding of later steps would swallow the lowest one
 
 
 # --- what goes wrong, inside a step before its collectives ----------------------------------------------------------
@@ -59,6 +63,23 @@ def die_beside_the_corrupt(job: cr.Job, step: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def die_beside_the_saved_corrupt(job: cr.Job, step: int) -> None:
+    """Once a state is in the store that was saved after the bit was flipped, however fast the steps are."""
+    if job.rank != 2 or step < 7 or (RUN / "died").exists():
+        return
+    never, looks = threading.Event(), 0
+    while not corrupt_is_saved() and looks < LOOKS_EACH_STEP:
+        never.wait(LOOK_S)
+        looks += 1
+    if corrupt_is_saved() and once("died"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def corrupt_is_saved() -> bool:
+    records = read(RUN / "journal.jsonl").records
+    return any(isinstance(r.event, CheckpointCommitted) and r.event.step >= 7 for r in records)
+
+
 def freeze(job: cr.Job, step: int) -> None:
     if (job.rank, step) == (1, 14) and once("frozen"):
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -71,7 +92,7 @@ def flip_a_bit(job: cr.Job, step: int, model: nn.Module) -> None:
     """What a bad memory cell does: one bit of one parameter on the seat that would be the donor."""
     if (job.rank, step) == (0, 6) and once("flipped"):
         raw = next(model.parameters()).detach().view(torch.int32)
-        raw[0, 0] ^= 1
+        raw[0, 0] ^= BIT
 
 
 def sit_idle(job: cr.Job, step: int, _model: nn.Module) -> None:
@@ -95,10 +116,12 @@ INSIDE: dict[str, Callable[[cr.Job, int], None]] = {
     "odd-size-once": odd_size_once,
     "odd-size-always": odd_size_always,
     "corrupt": die_beside_the_corrupt,
+    "corrupt-saved": die_beside_the_saved_corrupt,
     "freeze": freeze,
 }
 BETWEEN: dict[str, Callable[[cr.Job, int, nn.Module], None]] = {
     "corrupt": flip_a_bit,
+    "corrupt-saved": flip_a_bit,
     "idle": sit_idle,
     "freeze": sit_in_a_section,
 }

@@ -339,7 +339,8 @@ def test_the_same_script_lasts_without_the_supervisor(tmp_path, launcher):
 
 def test_what_was_saved_while_a_seat_was_corrupt_is_written_off(start, tmp_path):
     store = tmp_path / "store"
-    trial = start("corrupt", "--nproc-per-node", "4", "--store", str(store), "--save-every", "1", "--keep", "last=50")
+    saving = ("--store", str(store), "--save-every", "1", "--keep", "last=50")
+    trial = start("corrupt-saved", "--nproc-per-node", "4", *saving)
     ended = trial.end()
     assert ended.code == 0, ended.output
     off = [event for event in ended.events(CheckpointVerified) if not event.held]
