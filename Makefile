@@ -29,7 +29,7 @@ types: setup
 	$(BIN)/mypy
 
 test: lint types
-	$(BIN)/pytest -n 3 --dist loadfile $(TESTS)
+	$(BIN)/pytest -n 2 --dist loadfile $(TESTS)
 
 drill: setup
 	@why_not=$$($(BIN)/python -c 'from closeranks.drill.nodes.namespaces import why_not; print(why_not())') || why_not="see the error above"; \

@@ -30,6 +30,7 @@ def test_a_recovery_that_did_not_work_goes_back_to_a_state_of_before_the_failure
     policy = tmp_path / "policy.toml"
     policy.write_text(POLICY)
     store = ("--store", str(tmp_path / "store"), "--save-every", "5", "--policy", str(policy))
+    store = (*store, "--min-deadline", "60s")  # a keeper that starts late on a busy machine keeps the script waiting
     trial = start("", "--nproc-per-node", "2", *store, script=(SCRIPT, str(STEPS)))
     trial.wait_for(CheckpointCommitted)
     trial.let_go("saved")
