@@ -24,6 +24,7 @@ from small_training import LOOK_S, RUN, Numbers, idle, once, two_layers
 
 SAMPLES, WIDTH = 200, 64
 LOOKS_EACH_STEP = 10
+SEEN_STEPS, SEEN_S = 6, 0.02  # what goes wrong later befalls a group that was seen to train: looks are 50 ms apart
 BIT = 1 << 16  # of the mantissa; the rounding of later steps would swallow the lowest one
 
 
@@ -157,6 +158,8 @@ def main(situation: str, steps: int) -> None:
             optimizer.zero_grad()
         if between is not None and not step.rehearsal:
             between(job, step.number, model)
+        if step.number < SEEN_STEPS:
+            threading.Event().wait(SEEN_S)
 
 
 if __name__ == "__main__":
