@@ -23,7 +23,7 @@ from closeranks.journal import read
 from small_training import LOOK_S, RUN, Numbers, idle, once, two_layers
 
 SAMPLES, WIDTH = 200, 64
-LOOKS_EACH_STEP = 10
+LOOKS_EACH_STEP = 3
 SEEN_STEPS, SEEN_S = 6, 0.02  # what goes wrong later befalls a group that was seen to train: looks are 50 ms apart
 BIT = 1 << 16  # of the mantissa; the rounding of later steps would swallow the lowest one
 
