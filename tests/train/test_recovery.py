@@ -119,10 +119,13 @@ HELD = (5, 3)
 
 
 def footprint(proc: Proc) -> tuple[int, int, int]:
-    """Descriptors, threads, resident MiB, without what the groups hold that it had to abandon."""
+    """Descriptors, threads, resident MiB, without what the groups hold that it had to abandon.
+
+    A group of the term before is there in any case, abandoned or not: those of earlier terms count.
+    """
     path = Path(f"/proc/{proc.process.pid}")
     status = dict(line.split(":", 1) for line in (path / "status").read_text().splitlines())
-    abandoned = proc.heard(messages.Paused)[-1].abandoned
+    abandoned = proc.heard(messages.Paused)[-2].abandoned
     return (
         len(list((path / "fd").iterdir())) - abandoned * HELD[0],
         len(list((path / "task").iterdir())) - abandoned * HELD[1],
@@ -161,11 +164,14 @@ def test_two_dozen_regroups_leak_neither_threads_nor_descriptors_and_memory_leve
 def test_an_abandoned_group_is_counted_and_holds_what_it_is_said_to_hold(start: Start) -> None:
     ranks = start("abandoning", 2)
     ranks.wait_step(0, 2)
-    early = least_footprints(ranks, 3)
+    regroup(ranks)
+    early = least_footprints(ranks, 2)
     for _ in range(2):
         regroup(ranks)
     late = least_footprints(ranks, 3)
-    assert [proc.heard(messages.Paused)[-1].abandoned for proc in ranks.members] == [1, 1]
+    # gloo itself forgets the end of a collective now and then, so a member may have abandoned others besides: each
+    # that is not counted, or counted twice, shows below as what one holds
+    assert all(proc.heard(messages.Paused)[-1].abandoned >= 1 for proc in ranks.members)
     assert [held[:2] for held in late] == [held[:2] for held in early]
 
 
