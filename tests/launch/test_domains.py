@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from closeranks.launch.domains import DomainsFile, DomainsProblem, domains_of, topology_domains
+from closeranks.launch.domains import DomainsFile, DomainsProblem, domains_of, read, topology_domains
 
 FILE = DomainsFile(
     "domains.toml",
@@ -62,6 +62,14 @@ def test_of_a_node_that_the_file_does_not_name_nothing_is_known():
 def test_what_is_not_understood_is_an_error_that_says_where(text, problem):
     with pytest.raises(DomainsProblem, match=problem):
         domains_of("n9", "nobody", DomainsFile("domains.toml", text))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "torn.toml").write_bytes(b"\xff")
+    assert read(None) is None
+    for name in ("torn.toml", "missing.toml"):
+        with pytest.raises(DomainsProblem, match=f"--domains .*{name}: cannot be read"):
+            read(str(tmp_path / name))
 
 
 def test_labels_of_kubernetes_nodes_that_name_places_count_and_the_others_do_not():

@@ -90,7 +90,7 @@ class _Stripe(NamedTuple):
 class _Heard(NamedTuple, Generic[_T]):
     """What all peers were asked."""
 
-    said: tuple[_T, ...]  # by those that answer
+    said: tuple[tuple[_Peer, _T], ...]  # by those that answer
     silent: int
     problems: tuple[str, ...]
 
@@ -194,7 +194,7 @@ class CodedStore:
         rows: dict[tuple[str, Code], dict[int, int]] = {}
         newest: dict[str, float] = {}
         heard = self._everywhere(lambda store: tuple(store.list(prefix)))
-        for row in itertools.chain.from_iterable(heard.said):
+        for row in itertools.chain.from_iterable(listed for _, listed in heard.said):
             fragment = fragment_of(row.key)
             if fragment is None or fragment.key <= after:
                 continue
@@ -329,19 +329,18 @@ class CodedStore:
         with self._lock:
             if key in self._known:
                 return self._known[key]
-        peers = {id(peer.store): peer for peer in self._peers}
         code: Code | None = None
         homes: dict[int, _Peer] = {}
 
-        def first(store: Store) -> tuple[int, str]:
-            return id(store), next((row.key for row in store.list(prefix_of(key))), "")
+        def first(store: Store) -> str:
+            return next((row.key for row in store.list(prefix_of(key))), "")
 
         heard = self._everywhere(first)
-        for number, name in heard.said:
+        for peer, name in heard.said:
             fragment = fragment_of(name) if name else None
             if fragment is not None and fragment.key == key and code in (None, fragment.code):
                 code = fragment.code
-                homes.setdefault(fragment.block, peers[number])
+                homes.setdefault(fragment.block, peer)
         if code is None:
             self._require_heard(heard)
             return None
@@ -354,11 +353,11 @@ class CodedStore:
 
     def _everywhere(self, do: Callable[[Store], _T]) -> _Heard[_T]:
         """What the peers that answer say."""
-        futures = [peer.ask(do) for peer in self._peers]
-        said, problems = deque[_T](), set[str]()
-        for future in futures:
+        futures = [(peer, peer.ask(do)) for peer in self._peers]
+        said, problems = deque[tuple[_Peer, _T]](), set[str]()
+        for peer, future in futures:
             try:
-                said.append(future.result())
+                said.append((peer, future.result()))
             except CheckpointProblem as problem:
                 problems.add(str(problem))
         return _Heard(tuple(said), len(futures) - len(said), tuple(sorted(problems)))

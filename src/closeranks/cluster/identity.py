@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from closeranks.launch.domains import DomainsFile, DomainsProblem, domains_of
+from closeranks.launch import domains
+from closeranks.launch.domains import DomainsProblem
 from closeranks.nodes.handshake import Keys, TokenProblem, read_token
 from closeranks.nodes.interfaces import InterfaceProblem, own_address
 from closeranks.nodes.tls import Tls, TlsFiles, TlsProblem, contexts
@@ -46,7 +47,7 @@ def identity_of(options: RunOptions, environment: Mapping[str, str]) -> Identity
     try:
         token = read_token(environment, None if options.token_file is None else Path(options.token_file))
         host = own_address(_towards(options), options.interface or "")
-        domains = domains_of(options.node, hostname, _domains_file(options), environment)
+        levels = domains.domains_of(options.node, hostname, domains.read(options.domains), environment)
         tls = _tls(options)
     except (TokenProblem, InterfaceProblem, DomainsProblem, TlsProblem) as problem:
         raise IdentityProblem(str(problem)) from problem
@@ -57,7 +58,7 @@ def identity_of(options: RunOptions, environment: Mapping[str, str]) -> Identity
         boot=secrets.token_hex(8),
         host=host,
         hostname=hostname,
-        domains=domains,
+        domains=levels,
         keys=Keys(token, tls),
     )
 
@@ -67,16 +68,6 @@ def _tls(options: RunOptions) -> Tls | None:
     if cert is None or key is None or ca is None:
         return None
     return contexts(TlsFiles(Path(cert), Path(key), Path(ca)))
-
-
-def _domains_file(options: RunOptions) -> DomainsFile | None:
-    if options.domains is None:
-        return None
-    path = Path(options.domains)
-    try:
-        return DomainsFile(path.name, path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise IdentityProblem(f"--domains {path}: cannot be read: {error}") from error
 
 
 def meeting_point(options: RunOptions) -> Address | None:

@@ -1,4 +1,4 @@
-"""Failure domains of a node: which rack, switch or zone it shares its fate with. Pure: text and variables in.
+"""Failure domains of a node: which rack, switch or zone it shares its fate with. Pure but for ``read``.
 
 Three sources, the first that names a level wins: the file of ``--domains``, variables ``CLOSERANKS_DOMAIN_<LEVEL>``
 (set by whatever places the nodes, such as a Kubernetes manifest), and Slurm's topology address.
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from closeranks.launch.hostlist import HostlistProblem, expand
@@ -57,6 +58,20 @@ class DomainsFile(NamedTuple):
 
     name: str
     text: str
+
+
+def read(path: str | None) -> DomainsFile | None:
+    """The file of ``--domains``, if there is one.
+
+    Raises:
+        DomainsProblem: it cannot be read.
+    """
+    if path is None:
+        return None
+    try:
+        return DomainsFile(Path(path).name, Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise DomainsProblem(f"--domains {path}: cannot be read: {error}") from error
 
 
 def domains_of(

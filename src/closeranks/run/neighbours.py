@@ -5,11 +5,11 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from closeranks.checkpoint.peers import address_of
 from closeranks.checkpoint.spreading import MACHINE, Fate, Neighbours
 from closeranks.checkpoint.tiers import Tiers
+from closeranks.launch import domains
 from closeranks.launch.domains import DomainsFile, domains_of
 from closeranks.nodes.interfaces import interfaces
 from closeranks.run.context import Context
@@ -19,24 +19,22 @@ def neighbours_of(context: Context, tiers: Tiers) -> Neighbours:
     """As the file of ``--domains`` has it, with what the environment tells of this node; each machine by itself, else.
 
     Raises:
-        DomainsProblem: see ``domains_of``.
-        OSError: the file cannot be read any more.
+        DomainsProblem: see ``domains.read`` and ``domains_of``.
     """
     targets = [target for tier in tiers.others if tier.kind == "peers" for target in tier.targets]
     if not targets:
         return Neighbours()
-    path = context.options.domains
-    file = None if path is None else DomainsFile(Path(path).name, Path(path).read_text(encoding="utf-8"))
+    file = domains.read(context.options.domains)
     hostname = socket.gethostname()
     addresses = (interface.address for interface in interfaces())
-    domains = domains_of(context.options.node, hostname, file, context.environment)
-    own = fate_of(domains, (hostname, context.node.host, *addresses))
+    levels = domains_of(context.options.node, hostname, file, context.environment)
+    own = fate_of(levels, (hostname, context.node.host, *addresses))
     return Neighbours(own=own, peers={target: _of_peer(target, file) for target in targets})
 
 
-def fate_of(domains: Mapping[str, str], machines: Iterable[str]) -> Fate:
+def fate_of(levels: Mapping[str, str], machines: Iterable[str]) -> Fate:
     """What a machine under these names shares with others."""
-    shared = {f"{level}={name}" for level, name in domains.items()}
+    shared = {f"{level}={name}" for level, name in levels.items()}
     return frozenset(shared | {f"{MACHINE}={_short(name)}" for name in machines})
 
 
