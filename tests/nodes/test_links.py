@@ -2,17 +2,20 @@ import asyncio
 import contextlib
 import errno
 import os
+import random
 import secrets
 import socket
 import sys
 import zlib
 
 import pytest
-from tests.nodes.stand import Leader, Node, beat, granted, leave, met, proven, rest, soon
+from tests.nodes.stand import KEYS, Leader, Node, beat, granted, leave, met, proven, rest, soon, until
 
 from closeranks import frames
 from closeranks.nodes import link, words
-from closeranks.nodes.link import Ended
+from closeranks.nodes.calling import Caller, Hearer
+from closeranks.nodes.link import Connection, Ended
+from closeranks.nodes.words import Address
 
 LONG = secrets.token_hex(50_000)  # packing it helps little
 
@@ -276,7 +279,52 @@ def test_packed_frames_that_are_none_or_too_many_are_an_error(content, problem):
         frames.Decoder(words.FromCoordinator).feed(frame)
 
 
-@pytest.mark.parametrize("error", [OSError(errno.EBADF, "Bad file descriptor"), KeyError("seat 3")])
+OURS = (OSError(errno.EBADF, "Bad file descriptor"), KeyError("seat 3"))
+
+
+@pytest.mark.parametrize("error", OURS)
+@pytest.mark.parametrize("side", ["who listens", "who calls"])
+def test_a_connection_that_is_not_taken_is_a_defect_of_ours_and_told_as_one(error, side):
+    """It ended the call by its deadline; an OSError was told to nobody."""
+
+    def fail(*_):
+        raise error
+
+    async def talk():
+        told: asyncio.Queue[dict] = asyncio.Queue()
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, what: told.put_nowait(what))
+        leader, node = Leader(), Node()
+        (leader.met if side == "who listens" else node.up).put_nowait = fail
+        node.caller.retarget(await leader.open(), 1)
+        what = await soon(told)
+        assert what["exception"] is error
+        assert isinstance(what["protocol"], Connection)
+        if side == "who calls":
+            assert "it was not taken here" in (await soon(node.missed)).reason
+        await until(lambda: leader.listener.guests == 0)
+        node.caller.close("done")
+        await leader.close()
+
+    asyncio.run(talk())
+
+
+def test_a_caller_whose_hearer_fails_on_a_miss_says_so():
+    """Its pursuit ended, and nobody heard of it: the node called no more and said nothing."""
+
+    def fail(*_):
+        raise KeyError("epoch 1")
+
+    async def talk():
+        told: asyncio.Queue[dict] = asyncio.Queue()
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, what: told.put_nowait(what))
+        caller = Caller(KEYS, words.FromCoordinator, Hearer(fail, fail), random.Random(0))
+        caller.retarget(Address(host="127.0.0.1", port=1), 1)
+        assert repr((await soon(told))["exception"]) == "KeyError('epoch 1')"
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("error", OURS)
 def test_a_word_that_its_hearer_fails_on_is_a_defect_of_ours_and_no_lost_connection(error):
     """An OSError of a hearer passed for one of the connection: it was cut, and nobody was told of the defect."""
 

@@ -33,7 +33,7 @@ class Missed(NamedTuple):
 
 
 class Hearer(NamedTuple):
-    """Whom a caller tells; called from the loop."""
+    """Whom a caller tells; called from the loop. What they raise goes to the loop's exception handler."""
 
     on_up: Callable[[Connection, int], Ears]  # with the epoch that it was called for; its first words go from here
     on_missed: Callable[[Missed], None]
@@ -87,6 +87,7 @@ class Caller:
             self._stop(f"the leader of epoch {epoch} is at {address}")
             self._target = (address, epoch)
             self._pursuit = asyncio.get_running_loop().create_task(self._pursue(address, epoch))
+            self._pursuit.add_done_callback(_pursued)
         return True
 
     def close(self, reason: str) -> None:
@@ -153,3 +154,8 @@ class Caller:
                 await ended
             else:
                 await asyncio.wait((ended,), timeout=left_s)
+
+
+def _pursued(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        task.get_loop().call_exception_handler({"message": "a caller calls no more", "exception": error})

@@ -140,8 +140,8 @@ class Connection(asyncio.BufferedProtocol):
             self._flush.cancel()
         if self.end is None:
             self.end = _end_of(exc)
-        assert self._ears is not None
-        self._ears.on_closed(self.end)
+        if self._ears is not None:  # None: whoever was to have it failed on it
+            self._ears.on_closed(self.end)
 
     def _tell(self, words: list[Any]) -> None:
         assert self._ears is not None

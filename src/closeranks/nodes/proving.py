@@ -25,7 +25,8 @@ class Proving(asyncio.BufferedProtocol):
     """Drives a proof. Never more bytes are read than the next step of it needs.
 
     ``on_proved`` is called from the read that completed the proof and must give the transport another protocol, so
-    that no byte behind the proof is lost. ``done`` ends then, or with NotProved. The deadline is the caller's.
+    that no byte behind the proof is lost; what it raises goes to the loop's exception handler. ``done`` ends then, or
+    with NotProved. The deadline is the caller's.
     """
 
     def __init__(self, proof: Proof, on_proved: Callable[[asyncio.Transport], None]) -> None:
@@ -81,14 +82,24 @@ class Proving(asyncio.BufferedProtocol):
                     break
                 step = self._proof.send(b"")
         except StopIteration:
-            self._on_proved(self._transport)
-            self.done.set_result(None)
+            self._hand_over(self._transport)
         except NotProved as problem:
             self._got_bytes = 0
             self._transport.abort()
             self.done.set_exception(problem)
         else:
             self._answer, self._got_bytes, self._hung_up = bytearray(step.answer_bytes), 0, step.hung_up
+
+    def _hand_over(self, transport: asyncio.Transport) -> None:
+        try:
+            self._on_proved(transport)
+        except Exception as error:  # a defect of ours; raised from here, an OSError would pass for the peer's
+            transport.abort()
+            what = {"message": "a proven connection was not taken", "exception": error}
+            asyncio.get_running_loop().call_exception_handler({**what, "protocol": transport.get_protocol()})
+            self.done.set_exception(NotProved(f"it was not taken here: {error!r}"))
+        else:
+            self.done.set_result(None)
 
 
 def set_options(sock: socket.socket) -> None:
