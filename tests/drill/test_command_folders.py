@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import signal
-import tempfile
-
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from closeranks.cli import drill
 from closeranks.drill.verdict import Evidence
 
 
 @pytest.fixture
-def invoke(monkeypatch, tmp_path):
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    drill.register(app)
-    yield lambda *words: CliRunner().invoke(app, ["drill", *words], env={"COLUMNS": "200"})
-    for number, handler in before.items():
-        signal.signal(number, handler)
+def invoke(of_one_command):
+    program = of_one_command(drill.register)
+    return lambda *words: program("drill", *words)
 
 
 def runner_that(undisturbed):

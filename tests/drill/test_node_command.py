@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
-import tempfile
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from closeranks.cli import drill, drill_nodes
 from closeranks.drill.nodes.campaign import Round
@@ -39,13 +36,9 @@ def one_round(seed, *, outcome=Outcome.HELD, stops=(), never_struck=()):
 
 
 @pytest.fixture
-def invoke(monkeypatch, tmp_path):
+def invoke(monkeypatch, of_one_command):
     """``rounds`` are what the drills show; an exception among them is raised there."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    drill_nodes.register(app)
+    program = of_one_command(drill_nodes.register)
 
     def run(*words, rounds=(), alone="completed"):
         class Nodes:
@@ -66,11 +59,9 @@ def invoke(monkeypatch, tmp_path):
         monkeypatch.setattr(drill_nodes, "Nodes", Nodes)
         monkeypatch.setattr(drill_nodes, "carry_out_all", carry_out_all)
         size = ["--rounds", str(max(1, len(rounds)))]
-        return CliRunner().invoke(app, ["drill-nodes", *size, *words, "--", "train.py"], env={"COLUMNS": "200"})
+        return program("drill-nodes", *size, *words, "--", "train.py")
 
-    yield run
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    return run
 
 
 STOPPED = one_round(1, stops=("n0, n2: no node is left",))
