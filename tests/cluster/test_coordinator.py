@@ -236,7 +236,7 @@ def test_a_node_that_was_started_with_another_option_is_refused_by_name(tmp_path
     async def come() -> None:
         async with leading(tmp_path, Record(procs_reserved=1_000_000)) as coordinator:
             introduction = introduced("n1")
-            introduction.common.update(coordinator._common, store="/elsewhere")
+            introduction.common.update(coordinator._house.leader.common, store="/elsewhere")
             (away,) = told(calls(coordinator, introduction), words.TurnedAway)
             assert away.final
             assert away.reason.startswith("--store is /elsewhere on n1 and None on n0; start all nodes")

@@ -15,9 +15,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from closeranks.cluster.absence import Absences
-from closeranks.cluster.agreement import Agreement, Said, common, difference
+from closeranks.cluster.admission import Admission, House, refusal
+from closeranks.cluster.agreement import Said, common
 from closeranks.cluster.announcing import NOWHERE, Announcer, Members
 from closeranks.cluster.attendance import Attendee
+from closeranks.cluster.comparing import Comparing
 from closeranks.cluster.identity import Identity
 from closeranks.cluster.leader_vigil import Gone
 from closeranks.cluster.mind import Mind
@@ -34,9 +36,6 @@ from closeranks.decide.protocol import (
     Fact,
     GroupLoaded,
     Isolate,
-    NodeBack,
-    NodeFitness,
-    NodeJoined,
     NodeLost,
     NodeSilent,
     Note,
@@ -49,7 +48,7 @@ from closeranks.decide.protocol import (
     TermPoisoned,
     Tick,
 )
-from closeranks.events import AnyEvent, CoordinatorBegan, IncidentClosed, NodeAccepted, NodeGone, PreflightDone, Stamp
+from closeranks.events import AnyEvent, CoordinatorBegan, IncidentClosed, NodeGone, Stamp
 from closeranks.frames import encode
 from closeranks.nodes import words
 from closeranks.nodes.link import Connection, Ears, End
@@ -62,7 +61,6 @@ _RECORD_END_S: Final = 3.0
 _BEATS_S: Final = 2.0  # a node that is heard has beaten by then
 _STOP_AHEAD_S: Final = 1.0  # a step so far ahead is not closed anywhere when the nodes hear of it
 _STEPS_IN_FLIGHT: Final = 2
-_THE_SAME: Final = "make all nodes run the same versions and script"
 
 
 class Coordinator:
@@ -74,7 +72,7 @@ class Coordinator:
         self._options = options
         self._reason = reason
         self._epoch = tenure.epoch
-        self._common = common(options)
+        self._house = House(identity.run, Said(identity.node, common(options)))
         self._attendees: dict[str, Attendee] = {}
         self._mind = Mind(options, tenure)
         self._telling = Telling(self._attendees, self._stamp, self._mind.new_memo)
@@ -84,11 +82,11 @@ class Coordinator:
         self.absences.expect(tenure.record)
         self._progress = Progress(bounds_of(options), self._ask, calls_roll=options.kind is not Target.COMMAND)
         self._progress.domains_of = self._domains_of
-        self._agreement = Agreement()
-        self._agreement.begin(tenure.record.members)
-        self._compares_anew = bool(tenure.record.members)  # what an earlier leader has told of already
+        self._admission = Admission(tenure, self._mind, self._telling, self._feed)
         self._announcer = Announcer(self._record, self._attendees.get, self._complain)
         self._decisions: asyncio.Queue[Decision] = asyncio.Queue()
+        end, found = self._decisions.put_nowait, tenure.record.members
+        self._comparing = Comparing(self._attendees, self._telling, end, found)
         self._losses: asyncio.Queue[NodeLost] = asyncio.Queue()
         self._early: list[Fact] = []  # facts that came before the controller was whole
         self._over = asyncio.Event()
@@ -148,25 +146,11 @@ class Coordinator:
 
     def _introduced(self, connection: Connection, word: words.Introduction) -> Attendee | None:
         known = self._attendees.get(word.node)
-        if word.run != self._identity.run:
-            connection.send(words.TurnedAway(reason=f"this is run {self._identity.run}, not {word.run}", final=True))
-            return None
-        if unlike := difference(Said(word.node, word.common), Said(self._identity.node, self._common)):
-            reason = f"{unlike}; start all nodes with the same options"
-            connection.send(words.TurnedAway(reason=reason, final=True))
-            return None
-        if known is not None and known.boot not in ("", word.boot):
-            # Another process under the same name: nothing proves yet that the first one acts no more.
-            reason = (
-                f"{word.node} is there already, as process {known.boot} on {_host_of(known)}, and may act until it is "
-                "certain that it has ended"
-            )
-            connection.send(words.TurnedAway(reason=reason, final=known.heard))
-            known.succeeded = not known.heard
-            return None
-        if not self._tenure.admits and (known is None or known.follows_s is None):
-            reason = "the authority does not answer: only nodes that follow already are granted anything"
-            connection.send(words.TurnedAway(reason=reason, final=False))
+        refused = refusal(self._house, word, known, admits=self._tenure.admits)
+        if refused is not None:
+            connection.send(words.TurnedAway(reason=refused.reason, final=refused.final))
+            if known is not None:
+                known.succeeded |= refused.succeeds
             return None
         if known is not None:  # back before its old connection was missed: what was sent over that one may be lost
             self._silent(known, "it called anew")
@@ -198,7 +182,7 @@ class Coordinator:
             case words.Report():
                 self._reported(attendee, word)
             case words.SeatFacts():
-                self._compare(attendee, word)
+                self._comparing.take(attendee, word)
             case words.ToSavers():
                 self._pass_on(attendee, word)
             case words.Hopeless():
@@ -252,77 +236,9 @@ class Coordinator:
         attendee.compared |= bool(word.procs)  # it was taken by an earlier leader
         self.absences.reported(attendee)
         if self._mind.whole:
-            self._count_with(attendee)
+            self._admission.count_with(attendee)
         else:
             self._arrived.set()
-
-    def _count_with(self, attendee: Attendee) -> None:
-        """It is counted with from now on, unless it says that it should get no work, and does none."""
-        report = attendee.report
-        if report is None:
-            return
-        if report.failed and not self._works(attendee):
-            self._turn_down(attendee, report)
-            return
-        self._admit(attendee)
-        if attendee.admitted:
-            self._feed(NodeFitness(node=attendee.node, unfit=report.failed))
-
-    def _works(self, attendee: Attendee) -> bool:
-        """Whether it holds seats: what trains there trains on."""
-        if self._mind.whole:
-            there = (proc for proc in self._mind.state.procs.values() if proc.node == attendee.node)
-            return attendee.admitted and any(proc.seat is not None for proc in there)
-        return attendee.node in self._tenure.record.nodes
-
-    def _turn_down(self, attendee: Attendee, report: words.Report) -> None:
-        """The node says that it should get no work, and has none."""
-        detail = f"it cannot take workers: {report.failed}"
-        there = self._mind.state.procs.values() if attendee.admitted else ()
-        spares = tuple(proc.proc for proc in there if proc.node == attendee.node)
-        self._telling.note(NodeGone(node=attendee.node, boot=attendee.boot, detail=detail))
-        if attendee.admitted:
-            attendee.admitted = attendee.silent = False
-            self._feed(NodeLost(node=attendee.node, detail=detail))
-            self._telling.tell()  # the memo, before anything is done about it
-            attendee.send(words.Dismissed(procs=spares))
-
-    def _admit(self, attendee: Attendee) -> None:
-        """The controller counts with this node from now on."""
-        introduction, report = attendee.introduction, attendee.report
-        if introduction is None or report is None:
-            return
-        if attendee.admitted:  # it was out of reach for a while
-            attendee.silent = False
-            self._feed(NodeBack(node=attendee.node, procs=report.procs, ended=report.ended))
-            return
-        attendee.admitted = True
-        void = tuple(known.proc for known in report.procs)
-        if void:
-            attendee.send(words.Dismissed(procs=void))
-        self._note_accepted(attendee)
-        if self._tenure.record.term == 0 and report.saved_step is not None:
-            self._feed(StateSaved(step=max(report.saved_step, self._mind.state.saved_step or -1)))
-        self._feed(
-            NodeJoined(
-                node=attendee.node,
-                slots=introduction.slots,
-                domains=introduction.domains,
-                host=introduction.hostname,
-            )
-        )
-
-    def _note_accepted(self, attendee: Attendee) -> None:
-        introduction = attendee.introduction
-        if introduction is not None:
-            self._telling.note(
-                NodeAccepted(
-                    node=attendee.node,
-                    boot=attendee.boot,
-                    slots=introduction.slots,
-                    domains=introduction.domains,
-                )
-            )
 
     def _lost(self, attendee: Attendee, reason: str, hopeless: str) -> None:
         """It is certain that nothing of this node acts any more."""
@@ -400,7 +316,7 @@ class Coordinator:
             self._decide_all(self._mind.begin())
             self._telling.note(CoordinatorBegan(reason=self._reason))
             for attendee in list(self._attendees.values()):
-                self._count_with(attendee)
+                self._admission.count_with(attendee)
         else:
             await self._adopt()
         early, self._early = self._early, []
@@ -410,10 +326,9 @@ class Coordinator:
         """Go on where an earlier coordinator ended; nodes that still hear another one come when they let go of it."""
         record = self._tenure.record
         _, stored = await asyncio.gather(self._hear_reports(), newest_in_store(self._options))
-        present = [
-            a for a in self._attendees.values() if a.report is not None and (not a.report.failed or self._works(a))
-        ]
-        closed = {a.node: a.report.closed_step for a in present if a.report is not None}
+        reported = [(a, a.report) for a in self._attendees.values() if a.report is not None]
+        taken = [(a, report) for a, report in reported if not report.failed or self._admission.works(a)]
+        present, closed = [a for a, _ in taken], {a.node: report.closed_step for a, report in taken}
         members = Members(record.term, record.members, record.nodes, record.incarnations)
         self._progress.resume(members, closed)
         decisions = self._mind.adopt(present, self._reason, stored_step=stored)
@@ -421,11 +336,11 @@ class Coordinator:
             attendee.admitted = True  # those that are not present are silent in the controller's eyes
             attendee.silent = attendee not in present
             if not attendee.silent:
-                self._note_accepted(attendee)
+                self._admission.note_accepted(attendee)
         self._decide_all(decisions)
         for attendee in list(self._attendees.values()):
             if attendee.report is not None and attendee.report.failed:
-                self._count_with(attendee)
+                self._admission.count_with(attendee)
             if self.gone is not None and self._has_ended(attendee):
                 self.absences.prove_ended(attendee, self.gone.reason)
 
@@ -490,8 +405,8 @@ class Coordinator:
     async def _announce(self, decision: StartGroup | BeginTerm) -> None:
         members = self._mind.members_of(decision)
         if isinstance(decision, StartGroup):
-            self._agreement.begin(decision.procs)
-            self._compares_anew, self._stop_at = False, None
+            self._comparing.begin(decision.procs)
+            self._stop_at = None
         address = await self._announcer.prepare(decision, members)
         if address is None:
             raise Deposed
@@ -545,27 +460,6 @@ class Coordinator:
         """A term that was announced all the same: its members will not meet."""
         self._feed(TermPoisoned(proc=self._mind.first_member(), term=term, detail=problem))
 
-    def _compare(self, attendee: Attendee, word: words.SeatFacts) -> None:
-        first, attendee.compared = not attendee.compared, True
-        if strange := self._agreement.strange(word):
-            if first:
-                attendee.send(words.TurnedAway(reason=f"{strange}; {_THE_SAME}", final=True))
-            else:  # its script was changed since; to lose the node as well would help nobody
-                self._telling.note(PreflightDone(findings=(f"{attendee.node}: {strange}",)))
-        done = self._agreement.take(word)
-        if done is None:
-            return
-        if done.event.findings or not self._compares_anew:
-            self._telling.note(done.event)
-        if done.fatal and not self._trained():
-            reason = f"preflight: {done.fatal}; {_THE_SAME}"
-            self._decisions.put_nowait(EndRun(outcome="failed", exit_code=1, reason=reason))
-
-    def _trained(self) -> bool:
-        """Whether the group was in its loop: what has changed since, as an edited script, is no reason to end it."""
-        reports = [a.report for a in self._attendees.values() if a.report is not None]
-        return any(report.closed_step >= 0 or any(known.looped for known in report.procs) for report in reports)
-
     # --- questions -----------------------------------------------------------------------------------------------
 
     def _stamp(self, seq: int) -> Stamp:
@@ -617,7 +511,3 @@ class Coordinator:
         detail = f"no process printed anything for {silent_s:.1f} s, {allowed_s:g} s are allowed (--silence)"
         proc = self._mind.first_member()
         self._feed(ProcStuck(proc=proc, detail=detail, silent_s=silent_s, allowed_s=allowed_s))
-
-
-def _host_of(attendee: Attendee) -> str:
-    return "another machine" if attendee.introduction is None else attendee.introduction.hostname
