@@ -1,6 +1,7 @@
 import atexit
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -12,6 +13,10 @@ HERE = Path(__file__).parent
 # A hundred processes of these tests would each compile the sources anew, and so would pytest.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and with them whatever they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What runs of these tests remember of nodes is nobody else's.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="closeranks-state-")

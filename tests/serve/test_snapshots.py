@@ -191,6 +191,32 @@ def test_an_answer_that_is_cut_goes_on_from_the_snapshot_of_the_turn_before_and_
     run(script())
 
 
+def test_a_gateway_that_ends_begins_no_more_saves():
+    """The engine wrote the next one when the files of the gateway had been removed already."""
+
+    async def script():
+        engine, held = Llama({}), asyncio.Event()
+        save = engine._save
+
+        async def when_released(*words):
+            await held.wait()
+            await save(*words)
+
+        engine._save = when_released
+        async with gateway(engine, more=KV, replica=LLAMA) as (front, port, _):
+            await settled(front)
+            await turn(port, session="s")
+            await turn(port, session="t")
+            await until(lambda: engine.acts)
+            ending = asyncio.create_task(front.snapshots.close())
+            await asyncio.sleep(0)
+            held.set()
+            await ending
+        assert [action for action, *_ in engine.acts] == ["save"]
+
+    run(script())
+
+
 @pytest.mark.parametrize(
     ("options", "counted"),
     [
@@ -373,6 +399,7 @@ def test_a_real_engine_goes_on_from_the_snapshot_of_one_that_was_killed(tmp_path
             assert text == undisturbed
             assert timings["cache_n"] >= 200
             assert (timings["cache_n"], timings["prompt_n"]) == (usual["cache_n"], usual["prompt_n"])
+            await settled(front)  # a save that the engine is still at would be written later
             await front.close()
             assert not list(tmp_path.glob("closeranks-*.kv"))
         finally:

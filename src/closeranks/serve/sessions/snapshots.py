@@ -88,6 +88,7 @@ class Snapshots:
             if replica.settings.engine is Engine.LLAMA_CPP:
                 self._spawn(self._learn(replica))
         self._due = gateway.at(gateway.now_s() + self._keep_s / 4, self._tick)
+        self._ends = False
 
     # --- before the answer ------------------------------------------------------------------------------------------
 
@@ -227,6 +228,8 @@ class Snapshots:
                 self.plan.ended(url, stay.turn, None)
 
     def _save_due(self) -> None:
+        if self._ends:  # the engine would write a file that nobody removes any more
+            return
         for save in self.plan.due(self._gateway.now_s()):
             self._spawn(self._save(save))
 
@@ -260,6 +263,7 @@ class Snapshots:
     async def close(self) -> None:
         """Every session has ended."""
         self._due.cancel()
+        self._ends = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=END_S)
         for task in self._tasks:
