@@ -6,7 +6,8 @@ import contextlib
 import time
 
 import pytest
-from tests.authority.etcd_stand import Members, free_ports, needs_etcd
+from tests.authority.etcd_stand import Members, needs_etcd
+from tests.ports import free_ports
 
 from closeranks.authority import etcd as module
 from closeranks.authority.etcd import Cluster, EtcdRegister, parse

@@ -49,7 +49,7 @@ def test_the_name_of_the_first_pod_is_waited_for_and_that_is_said_once(words, mo
 
 def test_a_name_that_never_gets_an_address_is_told_after_the_join_timeout(words, monkeypatch, capsys):
     names = Names(monkeypatch, unknown=10**9)
-    assert run.main(words("--rdzv-endpoint", "typo:1", "--join-timeout", "50ms")) == NODE_ALONE
+    assert run.main(words("--rdzv-endpoint", "typo:1", "--join-timeout", "1s")) == NODE_ALONE
     assert names.asked > 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert "typo:1: its name cannot be resolved" in last

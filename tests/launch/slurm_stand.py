@@ -13,6 +13,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+from tests.ports import free_ports
 from tests.real_run import eventually
 
 BINARIES = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel", "sinfo")
@@ -67,7 +68,7 @@ class SlurmStand:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        host, ports = socket.gethostname(), _free_ports(NODES + 1)
+        host, ports = socket.gethostname(), free_ports(NODES + 1)
         nodes = "\n".join(
             f"NodeName=node{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 State=UNKNOWN"
             for number, port in enumerate(ports[1:], 1)
@@ -143,13 +144,3 @@ class SlurmStand:
 
     def _last_words(self) -> str:
         return "; ".join(f"{path.name}: {path.read_text()[-300:]}" for path in sorted(self.folder.glob("*.out")))
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    for one in held:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports

@@ -3,7 +3,6 @@
 import math
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from tests.launch.drill import (
     write_script,
 )
 from tests.launch.slurm_stand import SlurmStand
+from tests.ports import free_port
 from tests.real_run import eventually
 
 from closeranks.events import NodeAccepted, RunEnded, RunResumed, RunStarted, StepClosed
@@ -31,12 +31,6 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]  # three supervisor
 
 NOTES = (Path(__file__).parents[2] / "docs" / "nodes.md").read_text()
 _MAIN = "from closeranks.cli.main import main; main()"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ MIB = 2**20
 TOKEN = secrets.token_hex(16)
 
 
-def test_good_memory_storage_processors_and_links_pass(tmp_path):
+def test_good_memory_storage_processors_and_links_pass(tmp_path, monkeypatch):
+    monkeypatch.setattr(processors, "_SLOW", 1e9)  # one of several may be busy with other work
     for outcome in (
         memory.check_memory(8 * MIB),
         storage.check_storage(tmp_path, 2 * MIB),
@@ -153,7 +154,8 @@ def test_the_exit_status_says_the_worst(outcome, status, word):
     assert told(outcome) == word
 
 
-def test_the_verb_prints_json_and_nothing_else(tmp_path):
+def test_the_verb_prints_json_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "check_memory_pressure", lambda: Passed(""))  # that of the machine
     arguments = ["probe", "--json", "--folder", str(tmp_path)]
     result = CliRunner().invoke(app_for(arguments), arguments)
     assert result.exit_code in (0, 3)

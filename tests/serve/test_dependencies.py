@@ -14,7 +14,7 @@ RERANK = "/v1/rerank"
 STORE = """
 [[dependency]]
 name = "features"
-breaker = { in_a_row = 3, open_s = 0.2, lease_s = 5.0 }
+breaker = { in_a_row = 3, open_s = 1.0, lease_s = 5.0 }
 [[dependency]]
 name = "clicks"
 """

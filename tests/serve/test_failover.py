@@ -159,8 +159,9 @@ def test_a_stream_that_was_cut_after_its_last_token_only_gets_its_end_mark():
 
 def test_a_stream_that_is_slow_but_even_is_left_alone():
     async def script():
+        # Its gaps are twice the least silence that counts; 4 s are allowed, and a machine may stop for one.
         slow, other = Engine(gap_s=0.1), Engine()
-        async with gateway(slow, other, more="[stall]\nfloor_s = 0.05\n") as (_, port, _):
+        async with gateway(slow, other, more="[stall]\nfloor_s = 0.05\nfactor = 40.0\n") as (_, port, _):
             _, _, events = await ask(port, CHAT)
         assert text_of(events) == "".join(WORDS)
         assert other.asked == []

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 from functools import partial
@@ -13,6 +12,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.ports import free_port
 from tests.serve.stand import Client, answer, fakes, gateway, run, settings_for
 
 from closeranks.serve.access_log import AccessLog
@@ -268,9 +268,7 @@ def test_the_command_says_what_is_wrong_with_a_file(tmp_path):
 @pytest.mark.process
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_command_serves_and_drains(tmp_path, processes):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
 
     async def script():
         go = asyncio.Event()
@@ -287,7 +285,9 @@ def test_the_command_serves_and_drains(tmp_path, processes):
             server = await asyncio.create_subprocess_exec(*command(path), stdout=asyncio.subprocess.PIPE)
             ready = 0
             while ready < processes:
-                ready += b"listening on" in await server.stdout.readline()
+                line = await server.stdout.readline()
+                assert line, "the gateway ended"
+                ready += b"listening on" in line
             client = await Client.to(port)
             client.post("/", b"")
             while not any(talk.head.startswith(b"POST") for talk in replica.requests):  # noqa: ASYNC110 - seen there

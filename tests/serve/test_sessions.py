@@ -5,11 +5,11 @@ import contextlib
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 
 import pytest
+from tests.ports import free_port
 from tests.serve.stand import Client, fakes, run, settings_for
 
 from closeranks.serve.drill.engines import WORDS, Engine, events_of, text_of
@@ -28,9 +28,7 @@ def redis_port(tmp_path_factory):
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("needs redis-server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     folder = tmp_path_factory.mktemp("redis")
     options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
     server = subprocess.Popen([program, *options], stdout=subprocess.PIPE)
@@ -128,7 +126,7 @@ async def gateway_processes(folder, count, replicas, more):
 @pytest.mark.process
 def test_streams_of_a_gateway_process_that_is_killed_are_finished_by_another_process(redis_port, tmp_path):
     async def script():
-        engines = [Engine("llama.cpp", gap_s=0.02), Engine("llama.cpp", gap_s=0.02)]
+        engines = [Engine("llama.cpp", gap_s=0.1), Engine("llama.cpp", gap_s=0.1)]
         more = kept(f"redis://127.0.0.1:{redis_port}/2", "checkpoint")
         async with fakes(*engines) as replicas, gateway_processes(tmp_path, 2, replicas, more) as processes:
             (first, port), (_, other) = processes

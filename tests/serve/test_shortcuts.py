@@ -53,6 +53,7 @@ def test_a_deadline_that_comes_before_the_next_look_has_a_timer_at_once():
         asked = asyncio.Event()
         async with gateway(silent(asked)) as (front, port, _):
             front._sweeper.cancel()  # nobody looks any more
+            front.next_look_s = front.now_s() + 60.0
             client = await Client.to(port)
             client.post("/v1/x", b"{}", ["x-request-timeout-ms: 100"])
             status, _, _ = await client.response()

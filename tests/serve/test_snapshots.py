@@ -3,10 +3,10 @@
 import asyncio
 import importlib.util
 import json
-import socket
 import sys
 
 import pytest
+from tests.ports import free_port
 from tests.serve.stand import Client, answer, gateway, run
 
 from closeranks.serve.demo.tiny_model import tiny_words, write_tiny_model
@@ -352,9 +352,7 @@ def test_a_folder_that_the_gateway_cannot_reach_is_a_risk_that_is_said():
 
 async def started(model, folder, *arguments):
     """A real server of llama.cpp and its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     program = [sys.executable, "-m", "closeranks.serve.demo.engine", str(model), str(port), "--slot-files", str(folder)]
     return port, await asyncio.create_subprocess_exec(*program, *arguments, stdout=asyncio.subprocess.PIPE)
 
