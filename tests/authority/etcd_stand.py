@@ -1,5 +1,6 @@
 """Real etcd servers on loopback ports, with data in a temporary folder."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -57,8 +58,16 @@ class Members:
                 time.sleep(0.02)  # nothing to wait for: a server that is not there yet sends no word
 
     def leader(self):
-        """The number of the member that leads."""
-        return next(number for number in self.processes if self._leader(number) == self._status(number)[0])
+        """The number of the member that leads. While they elect one, there is none."""
+        deadline_s = time.monotonic() + START_S
+        while time.monotonic() < deadline_s:
+            for number in self.processes:
+                with contextlib.suppress(OSError):
+                    member, leader = self._status(number)
+                    if member == leader:
+                        return number
+            time.sleep(0.02)
+        raise AssertionError("no member leads")
 
     def kill(self, number):
         process = self.processes.pop(number)
@@ -73,7 +82,7 @@ class Members:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.ports[number]}/v3/{path}", json.dumps(question).encode()
         )
-        with urllib.request.urlopen(request, timeout=2.0) as response:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=START_S) as response:  # noqa: S310
             return json.loads(response.read())
 
     def _status(self, number):

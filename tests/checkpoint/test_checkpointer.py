@@ -198,7 +198,8 @@ def test_memory_is_flat_over_fifty_saves(checkpointer: ck.Checkpointer) -> None:
         if step in {9, 49}:
             saving.result()
             grown.append(resident_bytes())
-    assert grown[1] - grown[0] < state["w"].nbytes, "a copy of the state was kept"
+    # The keeper maps the arenas of its last two saves, which may be one and the same: forty would be a leak.
+    assert grown[1] - grown[0] < 2 * state["w"].nbytes, "copies of the state were kept"
 
 
 def test_an_error_that_ends_the_training_is_not_hidden_by_a_lost_save(store: Path) -> None:

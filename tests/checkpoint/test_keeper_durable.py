@@ -203,7 +203,8 @@ def test_one_who_waits_for_the_lead_stops_when_the_save_is_given_up(monkeypatch)
     CommitLog(stand.memory).claim("the lead")
     ticket = stand.ticket(world=2, attempt=attempt_name(1, 1, "00000000"))
     timer = threading.Timer(0.1, ticket.cancel)
-    timer.start()
+    published = "w00001.json"
+    stand.store.after = lambda method, key: timer.start() if method == "create" and key.endswith(published) else None
     with pytest.raises(GivenUp):
         stand.durable.save(ticket)
     timer.join()

@@ -171,3 +171,10 @@ def test_data_that_repeats_by_itself_costs_one_replay_in_a_run():
 def test_batches_that_were_not_looked_at_are_not_compared():
     _, (ruling,) = ruled(GOOD, memory=replace(TRAINED, batches=(0, 0, 0)))
     assert ruling.next is Next.APPLY
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.5, float("nan")])
+def test_no_share_for_digests_is_refused(share: float) -> None:
+    """Nothing meant a digest in every step."""
+    with pytest.raises(ValueError, match="Guard\\(digest_share="):
+        Guard(digest_share=share)

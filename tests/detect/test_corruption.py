@@ -58,3 +58,4 @@ def test_digests_come_as_often_as_their_share_of_the_time_allows():
     assert digest_every(0.0001, 0.1, 0.005) == 1
     assert digest_every(0.05, 0.1, 0.005) == 100
     assert digest_every(1.0, 0.0, 0.005) == 1
+    assert digest_every(0.3, 0.1, 1.0) == 1  # in every step: one that was interrupted took longer than a step

@@ -17,7 +17,7 @@ from closeranks.drill.blows import DrillFault
 from closeranks.drill.fault import ANY_INCARNATION, FAILURE_CODE, Fault, Kind, Lasting, Moment
 from closeranks.probe import host
 
-DEADLINE_S = 20.0
+DEADLINE_S = 100.0
 
 
 def fault(kind=Kind.EXCEPTION, **changes):

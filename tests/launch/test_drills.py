@@ -128,7 +128,7 @@ def test_a_job_that_gets_its_notice_is_requeued_and_goes_on_from_its_store(slurm
     def newest():
         return max((event.step for event in seen(first, StepClosed)), default=-1)
 
-    assert eventually(lambda: newest() >= STRIKE_AT_STEP, 60), told(tmp_path)
+    assert eventually(lambda: newest() >= STRIKE_AT_STEP, 150), told(tmp_path)
     accepted = {event.node: event.domains["switch1"] for event in seen(first, NodeAccepted)}
     assert accepted == {"n0": "rack1", "n1": "rack1"}
     slurm.ask("scancel", "--signal=URG", str(job))  # what --signal=URG@120 does before the time limit

@@ -112,10 +112,10 @@ def test_silence_of_a_starter_that_never_beats_or_of_a_detached_one_says_nothing
 
 def test_beats_keep_a_command_though_its_output_is_not_taken_and_silence_ends_it_though(tether):
     # A dead network takes no output either: a tether that waits for that would never notice.
-    one = tether("sh", "-c", "echo $$; while :; do echo more and more; done", silence_s=1.0)
+    one = tether("sh", "-c", "echo $$; while :; do echo more and more; done", silence_s=4.0)
     one.say(b"token")
     pid = int(one.line())
-    for _ in range(6):
+    for _ in range(20):
         one.say(b"")
         with pytest.raises(subprocess.TimeoutExpired):
             one.process.wait(0.25)

@@ -19,10 +19,9 @@ HELLO = LINK + bytes(32)
 
 
 def test_who_says_nothing_hears_nothing_and_is_sent_away(monkeypatch):
-    monkeypatch.setattr(serving, "PROVE_S", 0.1)
-
     async def talk():
         async with met() as (leader, node):
+            monkeypatch.setattr(serving, "PROVE_S", 0.1)  # the node has proved itself
             reader, writer = await raw(leader.listener.address)
             assert await rest(reader) == b""
             await until(lambda: leader.listener.guests == 0)
@@ -34,10 +33,9 @@ def test_who_says_nothing_hears_nothing_and_is_sent_away(monkeypatch):
 
 
 def test_half_a_handshake_and_silence_gives_random_bytes_and_the_door(monkeypatch):
-    monkeypatch.setattr(serving, "PROVE_S", 0.1)
-
     async def talk():
         async with met() as (leader, node):
+            monkeypatch.setattr(serving, "PROVE_S", 0.1)  # the node has proved itself
             reader, writer = await raw(leader.listener.address)
             writer.write(HELLO)
             assert len(await rest(reader)) == 32

@@ -44,6 +44,7 @@ def test_a_process_that_is_stopped_shows_no_sign_of_life(tmp_path):
 @pytest.mark.process
 def test_a_process_that_answers_is_not_looked_at(tmp_path, monkeypatch):
     monkeypatch.setattr("closeranks.run.doubts.read_use", None)
+    monkeypatch.setattr("closeranks.run.doubts.ANSWER_S", 30.0)
 
     async def answer(stand):
         asyncio.get_running_loop().call_later(0.01, stand.theirs.sendall, messages.encode(messages.Pong(nonce=1)))

@@ -109,7 +109,7 @@ SILENT = "import threading\ndef wait_for_nothing():\n    threading.Event().wait(
 
 @pytest.mark.process
 def test_a_script_that_falls_silent_is_ended_with_its_stacks_kept(start_run):
-    run = start_run(SILENT, "--max-restarts", "0", "--silence", "1", "--start", "spawn")
+    run = start_run(SILENT, "--max-restarts", "0", "--silence", "4", "--start", "spawn")
     code, output = run.end(60)
     assert code != 0, output
     assert "no process printed anything" in output

@@ -6,6 +6,7 @@ import pytest
 
 from closeranks.run.linux import count_threads
 from closeranks.run.store import TermStore
+from real_run import eventually
 
 pytestmark = pytest.mark.process
 
@@ -51,4 +52,5 @@ def test_two_hundred_terms_leave_no_thread_and_no_descriptor():
         if term % 20 == 0:
             connect(store).set("k", "v")
         store.close()
-    assert (count_descriptors(), count_threads()) == before
+    # A thread that has ended may be listed for a moment longer, here or before.
+    assert eventually(lambda: count_descriptors() <= before[0] and count_threads() <= before[1], 10.0)

@@ -46,7 +46,7 @@ def test_why_a_node_should_get_no_work_is_told_and_that_it_may_again():
 
 
 def test_a_look_that_hangs_is_silence_and_told_once(monkeypatch):
-    monkeypatch.setattr(telemetry, "_WITHIN_S", 0.05)
+    monkeypatch.setattr(telemetry, "_WITHIN_S", 0.5)
     never = threading.Event()
     notes, told = looked_at([never, never, Sample(at_s=30.0)])
     never.set()

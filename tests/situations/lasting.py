@@ -23,6 +23,7 @@ import closeranks as cr
 WIDTH = 32
 POLL_S = 0.02
 STEP_S = 0.06  # a save is asked for a few steps ahead: the run must not be over by then
+BEFORE_HOLD_S = 0.2  # nor sit before HOLD, though the machine stops for a second
 HOLD = int(os.environ.get("LASTING_HOLD", "-1"))
 SHARDED = os.environ.get("LASTING_KIND") == "sharded"
 
@@ -125,7 +126,7 @@ def main(steps: int) -> None:
                 while not (Path(os.environ["CLOSERANKS_RUN_DIR"]) / "go").exists():
                     never.wait(POLL_S)
         with step:
-            never.wait(STEP_S)
+            never.wait(BEFORE_HOLD_S if step.number < HOLD else STEP_S)
             loss = (model(step.batch) - step.batch).square().mean() * (1 + curriculum.hardness)
             loss.backward()
             step.report(loss=loss)

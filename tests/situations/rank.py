@@ -18,13 +18,13 @@ from torch import distributed, nn
 
 sys.path.append(str(Path(__file__).parents[1]))
 import closeranks as cr
-from closeranks.events import CheckpointCommitted
+from closeranks.events import CheckpointCommitted, StepClosed
 from closeranks.journal import read
 from small_training import LOOK_S, RUN, Numbers, idle, once, two_layers
 
 SAMPLES, WIDTH = 200, 64
 LOOKS_EACH_STEP = 3
-SEEN_STEPS, SEEN_S = 6, 0.02  # what goes wrong later befalls a group that was seen to train: looks are 50 ms apart
+SEEN_STEPS, SEEN_S = 20, 0.02  # what goes wrong later befalls a group that was seen to train: looks are 50 ms apart
 BIT = 1 << 16  # of the mantissa; the rounding of later steps would swallow the lowest one
 
 
@@ -60,7 +60,13 @@ def odd_size_always(job: cr.Job, step: int) -> None:
 
 
 def die_beside_the_corrupt(job: cr.Job, step: int) -> None:
-    if (job.rank, step) == (2, 7) and once("died"):
+    """Once everybody has closed the step before: who had not would be outvoted, or receive, for that reason."""
+    if (job.rank, step) != (2, 7) or (RUN / "died").exists():
+        return
+    never = threading.Event()
+    while not ((RUN / "flipped").exists() and written(StepClosed, 6)):
+        never.wait(LOOK_S)
+    if once("died"):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -69,16 +75,16 @@ def die_beside_the_saved_corrupt(job: cr.Job, step: int) -> None:
     if job.rank != 2 or step < 7 or (RUN / "died").exists():
         return
     never, looks = threading.Event(), 0
-    while not corrupt_is_saved() and looks < LOOKS_EACH_STEP:
+    while not written(CheckpointCommitted, 7) and looks < LOOKS_EACH_STEP:
         never.wait(LOOK_S)
         looks += 1
-    if corrupt_is_saved() and once("died"):
+    if written(CheckpointCommitted, 7) and once("died"):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def corrupt_is_saved() -> bool:
-    records = read(RUN / "journal.jsonl").records
-    return any(isinstance(r.event, CheckpointCommitted) and r.event.step >= 7 for r in records)
+def written(kind: type[CheckpointCommitted | StepClosed], step: int) -> bool:
+    """Whether the journal has such an event of this step or a later one."""
+    return any(isinstance(r.event, kind) and r.event.step >= step for r in read(RUN / "journal.jsonl").records)
 
 
 def freeze(job: cr.Job, step: int) -> None:

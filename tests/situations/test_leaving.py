@@ -40,7 +40,7 @@ def test_a_rank_that_leaves_early_each_time_stops_the_job_with_the_reason(start)
 def test_a_spare_neither_closes_the_job_by_its_end_nor_keeps_it_open_by_its_life(start):
     trial = start("idle", "--nproc-per-node", "2", "--spares", "1")
     killed = trial.wait_for(ProcessReady, proc=3).event.proc
-    trial.wait_for(StepClosed, step=4)
+    trial.see(StepClosed, step=4)  # before the spare was ready, or after it
     trial.kill(trial.pids()[killed])
     heir = trial.wait_for(ProcessStarted, seat=None).event.proc
     trial.wait_for(ProcessReady, proc=heir)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ from closeranks.events import (
     RunResumed,
     SaveFailed,
     SaveIntervalChosen,
+    SignalReceived,
     StateLoaded,
     StepClosed,
     TierReached,
@@ -68,7 +70,10 @@ def kill_tree(process: subprocess.Popen[Any]) -> None:
 
 
 def _descendants(pid: int) -> list[int]:
-    children = [int(c) for t in Path(f"/proc/{pid}/task").iterdir() for c in (t / "children").read_text().split()]
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            children.extend(map(int, (task / "children").read_text().split()))
     return [found for child in children for found in (child, *_descendants(child))]
 
 
@@ -119,6 +124,7 @@ def test_a_notice_is_enough_to_save(start, whole, tmp_path, monkeypatch):
     first = start("", *TWO, "--store", str(tmp_path / "store"), "--save-every", "1000", script=(SCRIPT, str(STEPS)))
     first.wait_for(StepClosed, step=8)
     first.process.send_signal(signal.SIGTERM)
+    first.wait_for(SignalReceived)
     first.let_go("go")
     ended = first.end()
     assert ended.code == 143, ended.output
@@ -204,9 +210,7 @@ def test_a_store_that_holds_a_run_is_not_used_by_accident(start, tmp_path):
 
 def test_the_interval_is_chosen_and_old_checkpoints_are_given_up(start, tmp_path):
     store = str(tmp_path / "store")
-    ended = start(
-        "", *TWO, "--store", store, "--save-every", "2", "--keep", "last=2", script=(SCRIPT, str(STEPS))
-    ).end()
+    ended = start("", *TWO, "--store", store, "--save-every", "2", "--keep", "last=2", script=(SCRIPT, "60")).end()
     assert ended.code == 0, ended.output
     assert ended.events(CheckpointsRetired)
     chosen = start("", *TWO, "--store", f"{store}2", script=(SCRIPT, "60")).end()

@@ -42,6 +42,10 @@ def _begin_cold(command: list[str], cwd: Path, environment: dict[str, str], outp
         )
 
 
+def _is(record: Record, kind: type[Event], fields: dict[str, Any]) -> bool:
+    return isinstance(record.event, kind) and all(getattr(record.event, k) == v for k, v in fields.items())
+
+
 class Ended(NamedTuple):
     """How a run ended, and all that it left."""
 
@@ -91,8 +95,13 @@ class Trial:
         end_s = time.monotonic() + within_s
         while True:
             record = self._next(end_s, f"{kind.__name__} {fields}")
-            if isinstance(record.event, kind) and all(getattr(record.event, k) == v for k, v in fields.items()):
+            if _is(record, kind, fields):
                 return record
+
+    def see(self, kind: type[Event], **fields: Any) -> None:
+        """Wait for such an event, unless one has come already."""
+        if not any(_is(record, kind, fields) for record in self.records):
+            self.wait_for(kind, **fields)
 
     def _next(self, end_s: float, what: str) -> Record:
         try:

@@ -44,6 +44,11 @@ def plain() -> None:
     train(lambda: DistributedDataParallel(Net(), broadcast_buffers=False), scheduled=True)
 
 
+def long() -> None:
+    """So many steps that what befalls it does so in its midst, however fast they are."""
+    train(lambda: DistributedDataParallel(Net(), broadcast_buffers=False), steps=300)
+
+
 def batch_norm() -> None:
     train(lambda: DistributedDataParallel(Net(norm=True), broadcast_buffers=False), scheduled=True)
 

@@ -176,7 +176,7 @@ def test_an_abandoned_group_is_counted_and_holds_what_it_is_said_to_hold(start: 
 
 
 def test_an_old_incarnation_cannot_join_a_term_that_is_over(start: Start) -> None:
-    ranks = start("plain")
+    ranks = start("long")
     ranks.wait_step(1, 3)
     frozen = ranks.kill(2, signal.SIGSTOP)
     real_kill, frozen.process.kill = frozen.process.kill, lambda: None  # it cannot be killed

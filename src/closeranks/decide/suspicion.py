@@ -51,7 +51,7 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     skips_max: int = 3  # in any hundred steps; one more ends the run
     elsewhere: bool = False  # let another process repeat what one seat alone finds twice, before it is believed
     roll_back: bool = False  # on the signatures of a curve that call for it; they are told in any case
-    digest_share: float = 0.004  # of the step time, for digests of the state
+    digest_share: float = 0.004  # of the step time, for digests of the state; 1: one in every step
     recompute_share: float = 0.0  # of the steps, that are computed twice and compared: see ``spot_check``
 
     def __post_init__(self) -> None:
@@ -65,6 +65,8 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if getattr(self, field) not in answers:
                 told = ", ".join(repr(one.value) for one in answers)
                 raise ValueError(f"Guard({field}={getattr(self, field)!r}): expected one of {told}")
+        if not 0 < self.digest_share <= 1:
+            raise ValueError(f"Guard(digest_share={self.digest_share!r}): expected a share above 0 and up to 1")
         if not 0 <= self.recompute_share <= 1:
             raise ValueError(f"Guard(recompute_share={self.recompute_share!r}): expected a share from 0 to 1")
 

@@ -36,8 +36,11 @@ def vote(digests: Mapping[int, str | int]) -> Vote:
 
 
 def digest_every(digest_s: float, step_s: float, share: float) -> int:
-    """Steps from one digest of the state to the next, so that digests take at most ``share`` of the time."""
-    if step_s <= 0 or share <= 0:
+    """Steps from one digest of the state to the next, so that digests take at most ``share`` of the time.
+
+    The whole of it: one after every step, however long this one took.
+    """
+    if step_s <= 0 or share >= 1:
         return 1
     return max(1, min(10_000, math.ceil(digest_s / (share * step_s))))
 
