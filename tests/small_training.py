@@ -10,6 +10,10 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import closeranks as cr
+from closeranks.events import ProcessReady, ProcessSeated
+from closeranks.journal import read
+
 RUN = Path(os.environ["CLOSERANKS_RUN_DIR"])
 LOOK_S = 0.02
 
@@ -42,6 +46,21 @@ def once(name: str) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def wait_until_known(job: cr.Job) -> None:
+    """Sit until the supervisor has heard of every seat that it trains: what goes wrong before has all begin anew."""
+    never = threading.Event()
+    with job.section("wait"):
+        while not all_are_known() and job.world.poison is None:
+            never.wait(LOOK_S)
+
+
+def all_are_known() -> bool:
+    events = [record.event for record in read(RUN / "journal.jsonl").records]
+    seats = {event.seat: event.proc for event in events if isinstance(event, ProcessSeated)}
+    ready = {event.proc for event in events if isinstance(event, ProcessReady)}
+    return ready.issuperset(seats.values())
 
 
 def idle(name: str) -> None:

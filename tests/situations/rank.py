@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 import closeranks as cr
 from closeranks.events import CheckpointCommitted, StepClosed
 from closeranks.journal import read
-from small_training import LOOK_S, RUN, Numbers, idle, once, two_layers
+from small_training import LOOK_S, RUN, Numbers, idle, once, two_layers, wait_until_known
 
 SAMPLES, WIDTH = 200, 64
 LOOKS_EACH_STEP = 3
@@ -153,6 +153,8 @@ def main(situation: str, steps: int) -> None:
     swallowed = BaseException if situation == "swallow" else ()
     inside, between = INSIDE.get(situation), BETWEEN.get(situation)
     for step in job.steps(until=steps):
+        if step.number == 1 and not step.rehearsal:
+            wait_until_known(job)
         with step:
             with contextlib.suppress(swallowed):
                 if inside is not None and not step.rehearsal:

@@ -17,7 +17,7 @@ from torch import nn
 
 sys.path.append(str(Path(__file__).parents[1]))
 import closeranks as cr
-from small_training import LOOK_S, RUN, Numbers, once, two_layers
+from small_training import LOOK_S, RUN, Numbers, once, two_layers, wait_until_known
 
 SAMPLES, WIDTH = 600, 32
 BAD_SAMPLES_STEP = 5
@@ -132,6 +132,8 @@ def main(what: str, steps: int) -> None:
     for step in job.steps(until=steps):
         if int(os.environ["CLOSERANKS_PROC"]) > FIRST_PROCESSES and not step.rehearsal:
             REPLACED.touch()
+        if step.number == 1 and not step.rehearsal:
+            wait_until_known(job)
         with step:
             if what == "skipped" and step.number == BAD_SAMPLES_STEP:
                 continue
