@@ -14,6 +14,7 @@ from closeranks.cluster import coordinator as cluster_coordinator
 from closeranks.cluster import second_paths
 from closeranks.cluster.coordinator import Coordinator
 from closeranks.decide.leases import Clockwork
+from closeranks.decide.memo import encode, memo_of
 from closeranks.decide.protocol import EndAfterStep, KnownProc
 from closeranks.decide.state import Stage
 from closeranks.events import PreflightDone
@@ -181,6 +182,30 @@ def test_a_node_that_leaves_while_its_report_waits_to_be_adopted_is_lost(tmp_pat
             assert "n1" not in coordinator._mind.state.nodes
 
     asyncio.run(leave())
+
+
+def test_a_node_that_an_earlier_leader_gave_up_and_that_comes_late_is_taken_as_a_new_one(tmp_path):
+    # It stood in the record of the term, so it passed for one that the controller knows and that was back: the
+    # controller had lost it, no word of its return reached it, and the run waited for a node with room beside one.
+    async def give_up_and_meet_again() -> None:
+        memo = await memo_of_a_leader_that_gave_up("n1", tmp_path)
+        async with leading(tmp_path) as coordinator:
+            calls(coordinator, introduced("n0"), trains(0, memo=memo, memo_epoch=1, memo_seq=1))
+            await until(lambda: coordinator._mind.whole)
+            assert "n1" not in coordinator._mind.state.nodes
+            line = calls(coordinator, introduced("n1"), trains(1, Stage.INTERRUPTED))
+            assert coordinator._mind.state.nodes["n1"].slots == 2
+            assert [word.procs for word in told(line, words.Dismissed)] == [(2,)], "its seat was given away"
+
+    asyncio.run(give_up_and_meet_again())
+
+
+async def memo_of_a_leader_that_gave_up(node: str, tmp_path) -> bytes:
+    async with leading(tmp_path) as coordinator:
+        calls(coordinator, introduced("n0"), trains(0))
+        calls(coordinator, introduced(node), trains(1)).ears.on_word(words.Farewell(reason="it was killed"))
+        await until(lambda: coordinator._mind.whole and node not in coordinator._mind.state.nodes)
+        return encode(memo_of(coordinator._mind.state, time.monotonic()))
 
 
 # --- processes of the same name -------------------------------------------------------------------------------------

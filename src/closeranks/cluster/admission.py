@@ -98,13 +98,14 @@ class Admission:
         """The node says that it should get no work, and has none."""
         detail = f"it cannot take workers: {report.failed}"
         there = self._mind.state.procs.values() if attendee.admitted else ()
-        spares = tuple(proc.proc for proc in there if proc.node == attendee.node)
+        spares = {proc.proc for proc in there if proc.node == attendee.node} | {known.proc for known in report.procs}
         self._telling.note(NodeGone(node=attendee.node, boot=attendee.boot, detail=detail))
         if attendee.admitted:
             attendee.admitted = attendee.silent = False
             self._feed(NodeLost(node=attendee.node, detail=detail))
             self._telling.tell()  # the memo, before anything is done about it
-            attendee.send(words.Dismissed(procs=spares))
+        if spares:
+            attendee.send(words.Dismissed(procs=tuple(sorted(spares))))
 
     def _admit(self, attendee: Attendee) -> None:
         """The controller counts with this node from now on."""

@@ -333,9 +333,10 @@ class Coordinator:
         self._progress.resume(members, closed)
         decisions = self._mind.adopt(present, self._reason, stored_step=stored)
         for attendee in self._attendees.values():
-            attendee.admitted = True  # those that are not present are silent in the controller's eyes
-            attendee.silent = attendee not in present
-            if not attendee.silent:
+            # Those that are not present are silent in the controller's eyes, or lost, if they were given up already.
+            attendee.admitted = attendee.node in self._mind.state.nodes
+            attendee.silent = attendee.admitted and attendee not in present
+            if attendee.admitted and not attendee.silent:
                 self._admission.note_accepted(attendee)
         self._decide_all(decisions)
         for attendee in list(self._attendees.values()):
