@@ -163,6 +163,32 @@ def test_a_spare_node_that_is_unwell_at_a_takeover_is_left_out_until_it_is_well(
     asyncio.run(get_well())
 
 
+# --- nodes that are silent ---------------------------------------------------------------------------------------
+
+THREE = replace(TERM, members=(1, 2, 3), nodes=("n0", "n1", "n2"), boots={}, incarnations=(1, 1, 1))
+
+
+def test_of_two_silent_nodes_none_is_given_up_where_there_is_room_for_one(tmp_path):
+    # Each alone could have been replaced, so both were given up at once: the group was short all the same, and what
+    # their ranks held in memory was ended though the link came back.
+    async def fall_silent() -> None:
+        async with leading(tmp_path, THREE) as coordinator:
+            calls(coordinator, introduced("n0"), trains(0))  # two slots, of which one is free
+            lines = [calls(coordinator, introduced(f"n{seat}"), trains(seat)) for seat in (1, 2)]
+            await until(lambda: coordinator._mind.whole)
+            coordinator.absences._clockwork = Clockwork(lease_s=0.02, renew_s=0.01, fence_s=0.01)
+            for line in lines:
+                line.ears.on_closed(End(Ended.LOST, ""))
+            coordinator.absences.look(time.monotonic() + 0.5, 0.0)
+            assert {"n1", "n2"} <= coordinator._attendees.keys()
+            calls(coordinator, introduced("n2"), trains(2))
+            coordinator.absences.look(time.monotonic() + 0.5, 0.0)
+            assert "n1" not in coordinator._attendees
+            assert "n2" in coordinator._attendees
+
+    asyncio.run(fall_silent())
+
+
 # --- nodes that are lost while reports are gathered -----------------------------------------------------------------
 
 

@@ -24,8 +24,9 @@ SILENT = Silence(
         ({"replaceable": False, "dispensable": True}, Wait, "no other node has room"),
         ({"replaceable": False, "dispensable": True, "silent_s": 600.0}, DeclareLost, "longer than"),
         ({"policy": Policy.WAIT, "seats": 0}, DeclareLost, "no seat"),
-        ({"majority": False, "grace_s": 300.0}, Wait, "majority"),
-        ({"majority": False, "grace_s": 300.0, "silent_s": 305.0}, DeclareLost, "stopped"),
+        ({"room_for_all": False}, Wait, "no room for the seats of all"),
+        ({"room_for_all": False, "silent_s": 600.0}, DeclareLost, "longer than"),
+        ({"room_for_all": False, "proven_gone": True}, DeclareLost, "supervisor has ended"),
     ],
 )
 def test_a_silent_node_is_waited_for_declared_lost_or_the_reason_to_give_up(changes, kind, word):
@@ -44,8 +45,7 @@ silences = st.builds(
     seats=st.integers(0, 2),
     replaceable=st.booleans(),
     dispensable=st.booleans(),
-    majority=st.booleans(),
-    grace_s=st.integers(0, 20).map(float),
+    room_for_all=st.booleans(),
 )
 
 
@@ -53,7 +53,6 @@ silences = st.builds(
 def test_nobody_who_could_still_act_is_declared_lost(silence):
     if isinstance(judge(silence), DeclareLost | GiveUp):
         assert silence.silent_s >= silence.fenced_after_s
-        assert silence.majority or silence.silent_s >= silence.fenced_after_s + silence.grace_s
 
 
 @given(silences)

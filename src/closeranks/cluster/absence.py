@@ -59,6 +59,7 @@ class Absences:
         self._seated: frozenset[str] = frozenset()  # the same
         self._paths = SecondPaths(attendees, scene, lambda one: self._missing(one, "its process hung up"), self._gone)
         self.has_room: Callable[[str], bool] = lambda _: True
+        self.has_room_for_all: Callable[[], bool] = lambda: True
         self.dispensable: Callable[[str], bool] = lambda _: False
         self.silent: Callable[[Attendee, str], None] = lambda _attendee, _reason: None
         self.back: Callable[[Attendee], None] = lambda _: None  # it beats again, over the same connection
@@ -197,6 +198,7 @@ class Absences:
             proven_gone=bool(attendee.certain),
             succeeded=attendee.succeeded,
             replaceable=self.has_room(attendee.node),
+            room_for_all=self.has_room_for_all(),
             dispensable=now_s - gone_s >= patience_s and self.dispensable(attendee.node),
         )
         match judge_silence(silence):

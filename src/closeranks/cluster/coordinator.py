@@ -77,7 +77,8 @@ class Coordinator:
         self._mind = Mind(options, tenure)
         self._telling = Telling(self._attendees, self._stamp, self._mind.new_memo)
         self.absences = Absences(self._attendees, tenure, (identity, options), self._lost)
-        self.absences.has_room, self.absences.dispensable = self._mind.has_room, self._mind.dispensable
+        self.absences.has_room, self.absences.has_room_for_all = self._mind.has_room, self._mind.has_room_for_all
+        self.absences.dispensable = self._mind.dispensable
         self.absences.silent, self.absences.back = self._silent, self._back
         self.absences.expect(tenure.record)
         self._progress = Progress(bounds_of(options), self._ask, calls_roll=options.kind is not Target.COMMAND)

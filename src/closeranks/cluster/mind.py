@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,6 +27,14 @@ from closeranks.run.node_history import HistoryProblem, NodeHistory, file_of
 from closeranks.run.options import RunOptions
 
 
+class _Rooms(NamedTuple):
+    """What other nodes have room for."""
+
+    state: State  # for which this was worked out
+    room: Room
+    for_all: bool  # for the seats of all silent nodes
+
+
 class Mind:
     """Owns the controller's state while this candidate leads."""
 
@@ -37,7 +46,7 @@ class Mind:
         self._memo: Memo | None = None  # the newest that was sent
         self._memos = 0
         self._told_of: State | None = None  # the state that the memo was last looked at for
-        self._room: tuple[State, Room] | None = None  # of the state that it was worked out for
+        self._rooms: _Rooms | None = None
 
     @property
     def whole(self) -> bool:
@@ -129,16 +138,22 @@ class Mind:
         return self._state is not None and self._state.saved_step is None
 
     def has_room(self, node: str) -> bool:
-        """Whether the seats of this node could be taken over by others.
+        """Whether the seats of this node could be taken over by others."""
+        rooms = self._rooms_now()
+        return rooms is not None and rooms.room.replaces(node)
 
-        Asked ten times a second for every silent node: the answer for all of them stands as long as the state does.
-        """
+    def has_room_for_all(self) -> bool:
+        """Whether the seats of all silent nodes could be."""
+        rooms = self._rooms_now()
+        return rooms is not None and rooms.for_all
+
+    def _rooms_now(self) -> _Rooms | None:
+        """Asked for ten times a second for every silent node: it stands as long as the state does."""
         state = self._state
-        if state is None:
-            return False
-        if self._room is None or self._room[0] is not state:
-            self._room = (state, room(state))
-        return self._room[1].replaces(node)
+        if state is not None and (self._rooms is None or self._rooms.state is not state):
+            found, silent = room(state), [node.name for node in state.nodes.values() if node.silent]
+            self._rooms = _Rooms(state, found, found.replaces(*silent))
+        return None if state is None else self._rooms
 
     def dispensable(self, node: str) -> bool:
         """Whether the job may go on with fewer seats, without this node."""

@@ -7,6 +7,7 @@ after the last permission that it can have had. Until then nothing of it is repl
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -16,6 +17,12 @@ class Policy(StrEnum):
 
     WAIT = "wait"  # keep its seats for it: its memory is worth more than the time
     REPLACE = "replace"  # as soon as it is safe, if something can take its seats
+
+
+_NO_ROOM: Final = {
+    False: "no other node has room for its seats",
+    True: "other nodes have no room for the seats of all that are silent",
+}
 
 
 class Silence(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,9 +37,8 @@ class Silence(msgspec.Struct, frozen=True, kw_only=True):
     proven_gone: bool = False  # a second path has shown that its supervisor ended, and its workers with it
     succeeded: bool = False  # its node was started anew, and waits to be let in
     replaceable: bool = False  # other nodes have room for its seats
+    room_for_all: bool = True  # and for those of all nodes that are silent, too
     dispensable: bool = False  # the job may go on with fewer seats
-    majority: bool = True  # the coordinator hears most nodes of the newest term
-    grace_s: float = 0.0  # a coordinator without majority replaces nobody for so long
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,19 +65,19 @@ def judge(silence: Silence) -> Wait | DeclareLost | GiveUp:
     s = silence
     if s.proven_gone:
         return DeclareLost(detail=f"its supervisor has ended, {s.silent_s:.1f} s after it was last heard")
-    safe_after_s = s.fenced_after_s + (0.0 if s.majority else s.grace_s)
-    if s.silent_s < safe_after_s:
-        why = "its workers may still act" if s.majority else "others may hold the majority of the nodes"
-        return Wait(more_s=safe_after_s - s.silent_s, reason=f"{s.node} is silent for {s.silent_s:.1f} s: {why}")
+    if s.silent_s < s.fenced_after_s:
+        told = f"{s.node} is silent for {s.silent_s:.1f} s: its workers may still act"
+        return Wait(more_s=s.fenced_after_s - s.silent_s, reason=told)
     if s.seats == 0:
         return DeclareLost(detail=f"silent for {s.silent_s:.1f} s, and no seat is there")
     if s.succeeded:
         return DeclareLost(detail=f"silent for {s.silent_s:.1f} s, and its node was started anew")
-    patience_s = max(s.patience_s, safe_after_s)
-    if s.policy is Policy.REPLACE and s.replaceable:
+    patience_s = max(s.patience_s, s.fenced_after_s)
+    # A group that stays short is not helped by one of its nodes, and what the others hold in memory may come back.
+    if s.policy is Policy.REPLACE and s.replaceable and s.room_for_all:
         return DeclareLost(detail=f"silent for {s.silent_s:.1f} s, its workers have stopped by themselves")
     if s.silent_s < patience_s:
-        why = "its seats are kept for it" if s.policy is Policy.WAIT else "no other node has room for its seats"
+        why = "its seats are kept for it" if s.policy is Policy.WAIT else _NO_ROOM[s.replaceable]
         return Wait(more_s=patience_s - s.silent_s, reason=f"{s.node} is silent for {s.silent_s:.1f} s: {why}")
     if s.replaceable or s.dispensable:
         return DeclareLost(detail=f"silent for {s.silent_s:.1f} s, longer than the {patience_s:g} s it was waited for")
