@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -37,6 +39,26 @@ def test_a_term_that_was_ended_before_it_began_here_is_left_at_once(world: World
     with pytest.raises(PeerLost, match="n2 was out of reach"):
         world.regroup(seat_of(2))
     assert not world.needs_waking
+
+
+def test_a_term_that_ends_while_its_store_is_called_is_left_at_once(world: World) -> None:
+    """Its store was closed just then, for a newer term: torch went on trying for 26 s, and all waited for this rank."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    host, port = listening.getsockname()
+
+    def end_it() -> None:
+        held = [listening.accept()[0] for _ in range(2)]  # a look whether it is there, then torch's client
+        for one in (listening, *held):  # which finds it closed from now on
+            one.close()
+        world.interrupt(2, "n2 was out of reach")
+
+    ends = threading.Thread(target=end_it)
+    ends.start()
+    began_s = time.monotonic()
+    with pytest.raises(PeerLost, match="n2 was out of reach"):
+        world.regroup(Seat(term=2, seat=0, incarnation=1, size=3, store_host=host, store_port=port))
+    ends.join()
+    assert time.monotonic() - began_s < 10  # what torch is told to try for, and exceeds
 
 
 def test_the_end_of_an_older_term_does_not_end_a_newer_one(world: World) -> None:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import enum
 import hashlib
-import socket
 import threading
 import time
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,6 +22,7 @@ from closeranks.train.deaf import Silence
 from closeranks.train.inner import Inner, PrivateWorld
 from closeranks.train.own_time import OwnTime
 from closeranks.train.poison import PeerLost, first_line
+from closeranks.train.term_store import connected_to
 from closeranks.train.untyped import dist
 
 if TYPE_CHECKING:
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
     from closeranks.train.group import OuterGroup
     from closeranks.train.setup_record import Recorder, Replayer
     from closeranks.vitals import Vitals
-
-_STORE_CONNECT_S = 10
-_RENDEZVOUS_S = 600  # bounds a wait whose supervisor is gone; the controller's deadline is shorter
 
 
 class Attempt(enum.Enum):
@@ -200,16 +196,8 @@ class World:
             group.set_inner(None)
 
     def _connect_store(self, place: Seat) -> None:
-        endpoint = (place.store_host, place.store_port)
-        try:  # TCPStore would go on trying a store that is closed already
-            socket.create_connection(endpoint, timeout=_STORE_CONNECT_S).close()
-        except OSError as error:
-            raise RuntimeError(f"no store at {endpoint[0]}:{endpoint[1]}: {error}") from error
-        self._endpoint = endpoint
-        store = dist.TCPStore(
-            *endpoint, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=_STORE_CONNECT_S)
-        )
-        store.set_timeout(timedelta(seconds=_RENDEZVOUS_S))
+        self._endpoint = (place.store_host, place.store_port)
+        store = connected_to(self._endpoint, self.raise_if_poisoned)
         self.store = dist.PrefixStore(f"term{place.term}", store)
 
     def _give_inside(self, group: OuterGroup) -> None:
