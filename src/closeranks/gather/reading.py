@@ -9,6 +9,7 @@ import importlib
 import lzma
 import zlib
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -60,10 +61,12 @@ def pieces(path: Path) -> Iterator[Piece]:
         raise ReadingError(f"{path}: cannot be read{how}: {error.strerror or error}") from error
 
 
-def _bounded(path: Path, stored: IO[bytes], source: Any, damages: tuple[type[Exception], ...]) -> Iterator[Piece]:
+def _bounded(path: Path, stored: BufferedReader, source: Any, damages: tuple[type[Exception], ...]) -> Iterator[Piece]:
+    # Of a pipe, what is there: while ``read`` fills a piece, Ctrl-C that comes just as something arrives is not heard.
+    read = stored.read1 if source is stored else source.read
     read_bytes = 0
     try:
-        while data := source.read(PIECE_BYTES):
+        while data := read(PIECE_BYTES):
             read_bytes += len(data)
             at = stored.tell() if stored.seekable() else read_bytes
             yield Piece(data, at)
