@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from typing import Any, Final
 
@@ -25,24 +26,18 @@ def connected_to(endpoint: Endpoint, raise_if_over: Callable[[], None]) -> Any:
     Raises:
         RuntimeError: nobody listens there, or no store.
     """
-    found: list[Any] = []
-    problems: list[RuntimeError] = []
-    done = threading.Event()
+    client: Future[Any] = Future()
 
     def connect() -> None:
         try:
-            found.append(_connect(endpoint))
-        except RuntimeError as error:
-            problems.append(error)
-        finally:
-            done.set()
+            client.set_result(_connect(endpoint))
+        except Exception as error:
+            client.set_exception(error)
 
     threading.Thread(target=connect, name="closeranks-store", daemon=True).start()
-    while not done.wait(_LOOK_S):
+    while not wait((client,), _LOOK_S).done:
         raise_if_over()
-    if problems:
-        raise problems[0]
-    return found[0]
+    return client.result()
 
 
 def _connect(endpoint: Endpoint) -> Any:
