@@ -62,7 +62,7 @@ from closeranks.nodes.words import (
     TermStoreOpened,
     Welcome,
 )
-from closeranks.signs import Doing, Reading
+from closeranks.signs import Doing, Reading, Spent
 
 SEATS = 8
 LOCAL = "127.0.0.1"
@@ -208,7 +208,7 @@ class Node:
             signs=self._signs(),
             closed=closed,
             open_step=self._step + 1,
-            sections_s=packed(dict.fromkeys(self._seats, self._sections_s())),
+            spent=packed(dict.fromkeys(self._seats, self._spent())),
         )
         connection.send(beat)
         asyncio.get_running_loop().call_later(self._beat_s, self._beat, connection)
@@ -234,9 +234,9 @@ class Node:
         )
         return tuple(SeatSign(proc=proc, seat=seat, asked=False, reading=reading) for proc, seat in self._seats.items())
 
-    def _sections_s(self) -> dict[str, float]:
+    def _spent(self) -> Spent:
         step = self._step + 1
-        return {"data": 0.05 * step, "forward": 0.2 * step, "backward": 0.4 * step}
+        return Spent(step, {"data": 0.05 * step, "forward": 0.2 * step, "backward": 0.4 * step})
 
     def _down(self, _end: End) -> None:
         self.missed += 1

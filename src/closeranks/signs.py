@@ -36,6 +36,13 @@ class StepMark(NamedTuple):
     own_ns: int = 0  # before the last collective, without waits for others; 0: unknown
 
 
+class Spent(NamedTuple):
+    """Seconds by named operation, of all the steps that a process has closed since it started. Both only grow."""
+
+    steps: int  # that it closed; 0: what it spent is not known
+    by_operation_s: Mapping[str, float]
+
+
 class Reading(NamedTuple):
     """A consistent enough look at a page: each field is valid, the set may straddle one move."""
 

@@ -179,6 +179,7 @@ class Vitals:
     def close_step(self, step: int, attempt: int, opened_ns: int, loss: float) -> None:
         """Append to the ring of closed steps; the reader must look at least once every RING_STEPS steps."""
         page, now_ns, head = self._map, time.monotonic_ns(), self._head
+        self.sections.step_closed(head + 1)
         _MARK(page, 256 + head % RING_STEPS * 48, step, attempt, opened_ns, now_ns, self.words[13], loss)
         self._head = head = head + 1
         _CLOSED(page, 40, now_ns, _BETWEEN, self.term, step + 1, attempt, loss, step, head)

@@ -39,7 +39,7 @@ from closeranks.detect.progress import Bounds
 from closeranks.events import StragglerNamed
 from closeranks.nodes import words
 from closeranks.nodes.words import Address, Beat, ClosedHere, Confirm, Confirmed, SeatSign
-from closeranks.signs import Doing, Reading
+from closeranks.signs import Doing, Reading, Spent
 from closeranks.vitals import Vitals, create_memfd
 
 # --- what a supervisor knows of its processes -------------------------------------------------------------------
@@ -328,10 +328,12 @@ def test_a_slow_node_is_named_from_what_the_nodes_beats_carry():
                 )
                 for proc in procs
             )
-            sections_s = packed({p: {"data": (0.1 + slow_s) * (step + 1), "forward": 0.1 * (step + 1)} for p in procs})
+            told = step if node == "n0" else step - step % 4  # what one tells of may be older than what another does
+            of_each = {"data": (0.1 + slow_s) * told, "forward": 0.1 * told}
+            spent = packed({proc: Spent(told, of_each) for proc in procs})
             own_s = {proc: 0.2 + slow_s + (step + proc) % 3 * 0.001 for proc in procs}
             closed = ClosedHere(step=step, duration_s=0.3, own_s=own_s, period_s=0.3)
-            beat = Beat(number=step, sent_ns=step, signs=signs, closed=(closed,), sections_s=sections_s)
+            beat = Beat(number=step, sent_ns=step, signs=signs, closed=(closed,), spent=spent)
             progress.beat(node, "boot", beat)
     (named,) = progress.take_notes()
     assert isinstance(named, StragglerNamed)
@@ -339,8 +341,8 @@ def test_a_slow_node_is_named_from_what_the_nodes_beats_carry():
 
 
 def test_seconds_in_operations_that_cannot_be_read_are_those_of_their_node_alone():
-    sections = Sections([packed({1: {"data": 0.5}}), msgspec.Raw(b"\x81\x01\x02"), packed({2: {}})])
-    assert dict(sections) == {1: {"data": 0.5}, 2: {}}
+    sections = Sections([packed({1: Spent(4, {"data": 0.5})}), msgspec.Raw(b"\x81\x01\x02"), packed({2: Spent(0, {})})])
+    assert dict(sections) == {1: Spent(4, {"data": 0.5}), 2: Spent(0, {})}
 
 
 # --- who is frozen ----------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from closeranks.detect import straggler
 from closeranks.detect.straggler import Eased, Slack, Slow, Step, Watch
+from closeranks.signs import Spent
 
 
 def watched(steps, watch=None):
@@ -126,4 +127,4 @@ def test_steps_that_grow_while_nobody_has_more_to_do_are_spent_in_the_collective
 @given(st.lists(st.dictionaries(st.integers(0, 3), st.floats(allow_nan=True, allow_infinity=True)), max_size=60))
 @example([{0: 5.99e307, 1: 5.99e307, 2: 5.99e307}] * 60)
 def test_no_input_breaks_it(steps):
-    watched(Step(own_s=own_s, totals_s={0: {"data": 1.0}}, period_s=1.0) for own_s in steps)
+    watched(Step(own_s=own_s, spent={0: Spent(1, {"data": 1.0})}, period_s=1.0) for own_s in steps)

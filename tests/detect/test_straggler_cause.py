@@ -1,20 +1,32 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from closeranks.detect.straggler import Slow, Window
 from closeranks.detect.straggler_cause import Cause, Place, explain, shared
 from closeranks.detect.timings import COLLECTING, FETCHING, UPDATING
+from closeranks.signs import Spent
 
 
 def slow_in(sections_s, own_s=None, slower=0.2):
     """Process 0 of three is slow in all of three windows."""
     own_s = own_s or {0: 1.2, 1: 1.0, 2: 1.0}
-    steps, before_s = 5, {proc: dict.fromkeys(sections, 0.0) for proc, sections in sections_s.items()}
-    after_s = {proc: {name: steps * s for name, s in sections.items()} for proc, sections in sections_s.items()}
-    totals = {"before_s": before_s, "after_s": after_s}
-    window = Window(steps=steps, own_s=own_s, slow={0: slower}, z={0: 8.0}, spread=0.01, apart_s=0.1, **totals)
-    return Slow(slower={0: slower}, z=8.0, windows=(window,) * 3)
+    windows = (window(own_s, slower, *(spent_until(step, sections_s) for step in (0, 5))),) * 3
+    return Slow(slower={0: slower}, z=8.0, windows=windows)
+
+
+def window(own_s, slower, before, after):
+    return Window(
+        steps=5, own_s=own_s, slow={0: slower}, z={0: 8.0}, before=before, after=after, spread=0.01, apart_s=0.1
+    )
+
+
+def spent_until(step, sections_s):
+    return {
+        proc: Spent(step, {name: step * s for name, s in sections.items()}) for proc, sections in sections_s.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -45,6 +57,21 @@ def test_a_process_without_an_operation_blinds_nobody():
 def test_an_operation_inside_another_is_the_one_that_is_named():
     inner, outer = {"forward": 0.5, "attention": 0.4}, {"forward": 0.3, "attention": 0.2}
     assert "attention" in explain(slow_in({0: inner, 1: outer, 2: outer})).evidence
+
+
+def test_what_was_told_of_more_steps_by_one_than_by_another_is_compared_by_the_step():
+    """Nodes tell of it in their beats, one now, another a second ago, and a step may take less."""
+    of_slow, of_others = {"data": 0.3, "forward": 0.4}, {"data": 0.1, "forward": 0.4}
+    told = [{0: 0, 1: 12}, {0: 16, 1: 12}, {0: 16, 1: 28}, {0: 32, 1: 28}]
+    known = [
+        {0: Spent(at[0], {name: s * at[0] for name, s in of_slow.items()})}
+        | {proc: Spent(at[1], {name: s * at[1] for name, s in of_others.items()}) for proc in (1, 2)}
+        for at in told
+    ]
+    windows = tuple(window({0: 1.2, 1: 1.0, 2: 1.0}, 0.2, *pair) for pair in itertools.pairwise(known))
+    found = explain(Slow(slower={0: 0.2}, z=8.0, windows=windows))
+    assert found.cause is Cause.DATA
+    assert "data takes 300 ms a step, 100 ms elsewhere" in found.evidence
 
 
 PLACES = {

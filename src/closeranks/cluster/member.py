@@ -467,7 +467,7 @@ class Member:
                 closed=closed,
                 open_step=self._parts.watch.newest_open_step(),
                 quiet_s=self._parts.watch.quiet_s(now_s),
-                sections_s=sections.packed(self._parts.watch.sections_s()),
+                spent=sections.packed(self._parts.watch.spent()),
             )
         )
 

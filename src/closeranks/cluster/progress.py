@@ -136,11 +136,11 @@ class Progress:
         if not done:
             return
         places = self._seated()
-        totals_s = self._signs.sections()
+        spent = self._signs.sections()
         for one in done:
             whole = self._closed.pop(one.step, None)
             if whole is not None:
-                step = Step(own_s=whole.own_s, totals_s=totals_s, period_s=whole.period_s)
+                step = Step(own_s=whole.own_s, spent=spent, period_s=whole.period_s)
                 self._notes += self.stragglers.closed(one.step, step, places)
         self._closed = {number: part for number, part in self._closed.items() if number > done[-1].step}
 

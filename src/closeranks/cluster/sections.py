@@ -11,36 +11,38 @@ from typing import Final
 
 import msgspec
 
-_Totals = dict[int, dict[str, float]]  # by process and operation
+from closeranks.signs import Spent
+
+_Totals = dict[int, Spent]  # by process
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_Totals).decode
 
 
-def packed(totals_s: Mapping[int, Mapping[str, float]]) -> msgspec.Raw:
-    """What a node sends: by process, what it spent in each operation so far."""
-    return msgspec.Raw(_encode(totals_s))
+def packed(spent: Mapping[int, Spent]) -> msgspec.Raw:
+    """What a node sends, by process."""
+    return msgspec.Raw(_encode(spent))
 
 
-class Sections(Mapping[int, Mapping[str, float]]):
+class Sections(Mapping[int, Spent]):
     """What several nodes sent, by process. What cannot be read tells nothing."""
 
     def __init__(self, sent: Iterable[msgspec.Raw]) -> None:
         self._sent = tuple(sent)
 
-    def __getitem__(self, proc: int) -> Mapping[str, float]:
+    def __getitem__(self, proc: int) -> Spent:
         """Of one process."""
-        return self._totals_s[proc]
+        return self._spent[proc]
 
     def __iter__(self) -> Iterator[int]:
         """The processes."""
-        return iter(self._totals_s)
+        return iter(self._spent)
 
     def __len__(self) -> int:
         """How many processes."""
-        return len(self._totals_s)
+        return len(self._spent)
 
     @cached_property
-    def _totals_s(self) -> _Totals:
+    def _spent(self) -> _Totals:
         found: _Totals = {}
         for one in self._sent:
             try:

@@ -97,7 +97,7 @@ class Signs:
             self.forget(node)
             self._boots[node] = boot, now_ns - beat.sent_ns
         self._told[node] = beat.signs
-        self._sections[node] = beat.sections_s
+        self._sections[node] = beat.spent
         self._count(node)
 
     def seat(self, seats: Mapping[int, int]) -> None:
@@ -113,7 +113,7 @@ class Signs:
             known.pop(node, None)
 
     def sections(self) -> Sections:
-        """By process: seconds spent in each named operation, as last told."""
+        """By process: what was spent in named operations, as last told: of one node by more steps than of another."""
         return Sections(self._sections.values())
 
     def readings(self) -> tuple[dict[int, Reading], Mapping[int, int]]:

@@ -25,6 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from closeranks.detect.robust_levels import TRIMMED, Others, leave_one_out, spread_around, trimmed_mean
+from closeranks.signs import Spent
 
 _TRIMMED_NOISE = 1.06  # standard error of the trimmed mean of normal values, over that of their mean
 _SCALE_OF_DIFFERENCES = 1.4826 / math.sqrt(2)
@@ -50,7 +51,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """What processes show of one closed step; each mapping may lack any of them."""
 
     own_s: Mapping[int, float]
-    totals_s: Mapping[int, Mapping[str, float]] = {}  # by named section, since the process started
+    spent: Mapping[int, Spent] = {}  # in named operations, by as many steps as each has told of
     period_s: float = 0.0  # since the step before was closed; 0: unknown
 
 
@@ -69,14 +70,14 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     own_s: Mapping[int, float]  # own time of each process in a step of usual length
     slow: Mapping[int, float]  # how much slower than the others, of those that are slow
     z: Mapping[int, float]  # of the same
-    before_s: Mapping[int, Mapping[str, float]]  # spent in each section until it began
-    after_s: Mapping[int, Mapping[str, float]]  # and until it closed
+    before: Mapping[int, Spent]  # what was known to be spent when it began
+    after: Mapping[int, Spent]  # and when it closed
     spread: float  # of the processes' levels
     apart_s: float  # what a step takes beyond the longest own time; 0: unknown
 
     def sections_s(self) -> dict[int, dict[str, float]]:
         """A step's seconds in each section; worked out when somebody is slow, and not for thousands who are not."""
-        return _per_step(self.before_s, self.after_s, self.steps)
+        return _per_step(self.before, self.after)
 
 
 class Slow(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +109,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
 
     rule: Rule = Rule()
     open: tuple[Shown, ...] = ()  # steps of the window that is not closed yet
-    before_s: Mapping[int, Mapping[str, float]] = {}  # totals at its beginning
+    before: Mapping[int, Spent] = {}  # at its beginning
     windows: tuple[Window, ...] = ()
     noises: tuple[float, ...] = ()  # of single steps, by window
     usual_s: tuple[float, ...] = ()  # apart_s of the first windows
@@ -129,7 +130,7 @@ def observe(watch: Watch, step: Step) -> tuple[Watch, tuple[Finding, ...]]:
     if _standard_error(noise, len(steps), len(sample)) > rule.noise and len(steps) < rule.most_steps:
         return watch, ()
     more = _levels(steps, (watch.named | _suspicious(steps, rule)) - sample.keys()) if len(procs) > _SAMPLE else {}
-    return _close(watch, _looked_at(sample, more, noise), step.totals_s)
+    return _close(watch, _looked_at(sample, more, noise), step.spent)
 
 
 def disturbed(watch: Watch) -> Watch:
@@ -137,7 +138,7 @@ def disturbed(watch: Watch) -> Watch:
 
     What collectives usually take is learned anew, for it depends on who takes part.
     """
-    return replace(watch, open=(), before_s={}, usual_s=(), slack_told=False)
+    return replace(watch, open=(), before={}, usual_s=(), slack_told=False)
 
 
 # --- one window ---------------------------------------------------------------------------------------------------
@@ -198,9 +199,7 @@ def _standard_error(noise: float, steps: int, processes: int) -> float:
     return _TRIMMED_NOISE * noise / math.sqrt(steps) * (1 + 1 / (processes - 1))
 
 
-def _close(
-    watch: Watch, levels: _Levels, totals_s: Mapping[int, Mapping[str, float]]
-) -> tuple[Watch, tuple[Finding, ...]]:
+def _close(watch: Watch, levels: _Levels, spent: Mapping[int, Spent]) -> tuple[Watch, tuple[Finding, ...]]:
     steps, rule = watch.open, watch.rule
     means, others, noise = levels
     error = _standard_error(noise, len(steps), len(means))
@@ -219,15 +218,15 @@ def _close(
         own_s={proc: mean * length_s for proc, mean in means.items()},
         slow=slow,
         z=z,
-        before_s=watch.before_s,
-        after_s=totals_s,
+        before=watch.before,
+        after=spent,
         spread=_calmest(others),
         apart_s=_apart_s(steps),
     )
     watch = replace(
         watch,
         open=(),
-        before_s=totals_s,
+        before=spent,
         windows=(*watch.windows, window)[-rule.windows :],
         noises=(*watch.noises, noise)[-rule.windows :] if noise != math.inf else watch.noises,
     )
@@ -241,18 +240,19 @@ def _calmest(others: Mapping[int, Others]) -> float:
     return min((o.spread for o in others.values()), default=0.0)
 
 
-def _per_step(
-    before_s: Mapping[int, Mapping[str, float]], after_s: Mapping[int, Mapping[str, float]], steps: int
-) -> dict[int, dict[str, float]]:
-    """Totals only grow; one that shrank belongs to another process, or was started anew."""
+def _per_step(before: Mapping[int, Spent], after: Mapping[int, Spent]) -> dict[int, dict[str, float]]:
+    """Of each process over the steps that it told of itself, which need not be those of the window.
+
+    Whoever told of no further step is left out. Totals only grow; one that shrank tells nothing.
+    """
     return {
         proc: {
-            name: (total_s - before_s[proc].get(name, 0.0)) / steps
-            for name, total_s in totals_s.items()
-            if total_s >= before_s[proc].get(name, 0.0)
+            name: (total_s - before[proc].by_operation_s.get(name, 0.0)) / steps
+            for name, total_s in spent.by_operation_s.items()
+            if total_s >= before[proc].by_operation_s.get(name, 0.0)
         }
-        for proc, totals_s in after_s.items()
-        if proc in before_s
+        for proc, spent in after.items()
+        if proc in before and (steps := spent.steps - before[proc].steps) > 0
     }
 
 

@@ -89,7 +89,7 @@ class Beat(_Word, frozen=True, tag=True):
     closed: tuple[ClosedHere, ...] = ()  # since the last beat
     open_step: int = 0  # highest that a seat here has opened or is about to
     quiet_s: float = 0.0  # since a process here printed something: the only sign of scripts without the library
-    sections_s: msgspec.Raw = msgspec.Raw(b"\x80")  # spent in named operations, see cluster/sections.py
+    spent: msgspec.Raw = msgspec.Raw(b"\x80")  # in named operations, see cluster/sections.py
 
 
 class Heard(_Word, frozen=True, tag=True):

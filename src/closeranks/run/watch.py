@@ -22,7 +22,7 @@ from closeranks.run.stacks import capture
 from closeranks.run.stragglers import Stragglers
 from closeranks.run.tally import Tally, mean_of
 from closeranks.run.worker import Worker
-from closeranks.signs import Reading
+from closeranks.signs import Reading, Spent
 
 LOOK_S = 0.05
 _TICK_S = 0.25
@@ -136,9 +136,9 @@ class Watch:
         for worker in self._members().values():
             self.gather(worker)
         steps = self._tally.take_closed()
-        totals_s = self.sections_s() if steps and self.stragglers is not None else {}
+        spent = self.spent() if steps and self.stragglers is not None else {}
         for closed in steps:
-            self._close(closed, totals_s)
+            self._close(closed, spent)
         readings = self._readings()
         if readings:
             self._context.screen.vitals({seat: reading for seat, _, reading in readings})
@@ -169,13 +169,13 @@ class Watch:
         living = [worker for worker in self._context.living() if worker.page.begun and not worker.asked]
         return {worker.proc: worker.page.read() for worker in living}
 
-    def sections_s(self) -> dict[int, dict[str, float]]:
+    def spent(self) -> dict[int, Spent]:
         """By process of a seat of this node: seconds spent in each named operation so far."""
         return {worker.proc: worker.page.sections.read() for _, worker, _ in self._readings()}
 
-    def _close(self, closed: StepClosed, totals_s: Mapping[int, Mapping[str, float]]) -> None:
+    def _close(self, closed: StepClosed, spent: Mapping[int, Spent]) -> None:
         self._context.note(closed)
-        self._weigh(closed, totals_s)
+        self._weigh(closed, spent)
         norms = [reading.grad_norm for _, _, reading in self._readings()]  # of this step, or of the one that is open
         self._context.feed(
             StepDone(
@@ -187,13 +187,13 @@ class Watch:
         )
         self.on_step(closed)
 
-    def _weigh(self, closed: StepClosed, totals_s: Mapping[int, Mapping[str, float]]) -> None:
+    def _weigh(self, closed: StepClosed, spent: Mapping[int, Spent]) -> None:
         """Whether somebody keeps the others waiting. On several nodes the coordinator asks that, of all."""
         members = self._context.members
         own_s = {members[seat]: s for seat, s in enumerate(closed.own_s) if s is not None and seat in members}
         period_s = closed.closed_mono_s - self._closed_s if self._closed_s else 0.0
         self._closed_s = closed.closed_mono_s
-        self.newest = Step(own_s=own_s, totals_s=totals_s, period_s=period_s)
+        self.newest = Step(own_s=own_s, spent=spent, period_s=period_s)
         if self.stragglers is not None:
             places = {proc: Place(seat=seat) for seat, proc in members.items()}
             for event in self.stragglers.closed(closed.step, self.newest, places):
