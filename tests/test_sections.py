@@ -71,8 +71,10 @@ def test_operations_and_closed_steps_do_not_touch_each_other(pages):
     writer.sections.add("data", 1)
     for step in range(RING_STEPS + 3):
         writer.words[vitals.Field.OWN_NS] = 10 * step
+        writer.reals[vitals.Field.GRAD_NORM] = 0.25 * step
         close_step(writer, step)
     head, marks = reader.steps_since(0)
-    assert head == RING_STEPS + 3
-    assert marks[-1]._replace(closed_ns=0) == StepMark(RING_STEPS + 2, 1, 7, 0, 0.5, 10 * (RING_STEPS + 2))
+    last = RING_STEPS + 2
+    assert head == last + 1
+    assert marks[-1]._replace(closed_ns=0) == StepMark(last, 1, 7, 0, 0.5, 10 * last, 0.25 * last)
     assert reader.sections.read() == Spent(head, {"data": 1e-9})

@@ -220,6 +220,7 @@ class StepClosed(Event, frozen=True, tag=True):
     repeated: bool = False  # a step of this or a higher number had been closed before
     seats: tuple[int, ...] = ()  # for which this record speaks, in a job on several nodes; empty: for all
     own_s: tuple[float | None, ...] = ()  # by seat: until its last collective, without waits; see train/own_time.py
+    grad_norm: float | None = None  # mean of the seats that reported a finite one
 
 
 class TimerSummary(Event, frozen=True, tag=True):

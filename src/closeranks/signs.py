@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -26,7 +27,7 @@ class Doing(IntEnum):
 
 
 class StepMark(NamedTuple):
-    """One closed step of one process. ``loss`` is NaN when none was reported."""
+    """One closed step of one process. ``loss`` is NaN when none was reported; ``grad_norm`` is the newest reported."""
 
     step: int
     attempt: int
@@ -34,6 +35,7 @@ class StepMark(NamedTuple):
     closed_ns: int
     loss: float
     own_ns: int = 0  # before the last collective, without waits for others; 0: unknown
+    grad_norm: float = math.nan
 
 
 class Spent(NamedTuple):

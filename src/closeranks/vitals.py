@@ -22,7 +22,7 @@ from closeranks.signs import Doing, Reading, StepMark
 PAGE_BYTES = 16384
 _MAGIC = 0x636C6F7365726B31  # "closerk1"
 RING_STEPS = 256
-_RING_WORDS = 6  # step, attempt, opened_ns, closed_ns, own_ns, loss (bits of a float64; NaN: none reported)
+_RING_WORDS = 7  # step, attempt, opened_ns, closed_ns, own_ns, loss, gradient norm (bits of float64; NaN: not reported)
 
 
 class Field(IntEnum):
@@ -54,7 +54,7 @@ class Field(IntEnum):
     ENDED_NS = 30  # how long it took
     SECTIONS_ENDED = 31  # so far
     RING = 32
-    SECTIONS = 1568
+    SECTIONS = 1824
 
 
 _WORDS = PAGE_BYTES // 8
@@ -66,7 +66,7 @@ _NAN = float("nan")
 _LAUNCHED = struct.Struct("@4q").pack_into  # from OPERATION on
 _OPENED = struct.Struct("@5qd").pack_into  # from MOVED_NS on
 _CLOSED = struct.Struct("@5qd2q").pack_into  # from MOVED_NS on
-_MARK = struct.Struct("@5qd").pack_into  # a slot of the ring
+_MARK = struct.Struct("@5q2d").pack_into  # a slot of the ring
 if Field.RING + RING_STEPS * _RING_WORDS > Field.SECTIONS or Field.SECTIONS + sections.WORDS > _WORDS:
     raise AssertionError("the ring or the sections do not fit the page")  # pragma: no cover - arithmetic on constants
 
@@ -180,7 +180,8 @@ class Vitals:
         """Append to the ring of closed steps; the reader must look at least once every RING_STEPS steps."""
         page, now_ns, head = self._map, time.monotonic_ns(), self._head
         self.sections.step_closed(head + 1)
-        _MARK(page, 256 + head % RING_STEPS * 48, step, attempt, opened_ns, now_ns, self.words[13], loss)
+        slot = 256 + head % RING_STEPS * 56
+        _MARK(page, slot, step, attempt, opened_ns, now_ns, self.words[13], loss, self.reals[25])
         self._head = head = head + 1
         _CLOSED(page, 40, now_ns, _BETWEEN, self.term, step + 1, attempt, loss, step, head)
 
@@ -228,8 +229,8 @@ class Vitals:
         for index in range(max(head, new - RING_STEPS), new):
             base = Field.RING + (index % RING_STEPS) * _RING_WORDS
             w = self.words
-            loss = self.reals[base + 5]
-            marks.append(StepMark(w[base], w[base + 1], w[base + 2], w[base + 3], loss, w[base + 4]))
+            loss, grad_norm = self.reals[base + 5], self.reals[base + 6]
+            marks.append(StepMark(w[base], w[base + 1], w[base + 2], w[base + 3], loss, w[base + 4], grad_norm))
         return new, marks
 
     @property

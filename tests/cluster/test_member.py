@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from closeranks.cluster.member import Member
-from closeranks.decide.protocol import EndRun, StopAsked
+from closeranks.decide.protocol import EndRun, ProcEnded, StopAsked
+from closeranks.nodes.words import Heard
 from closeranks.run.options import RunOptions
 
 NOW = StopAsked(signal=signal.SIGINT, now=True)
@@ -37,3 +38,14 @@ def test_before_that_the_leader_decides_where_there_is_one(led):
     decisions = Member.step(one, NOW, 0.0)
     assert [decision.exit_code for decision in decisions] == ([] if led else [130])
     assert bool(one.said) == led
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_steps_that_were_closed_before_a_process_ended_are_told_before_its_end(closed):
+    """They waited for the next beat: the coordinator began the group anew without having heard of them."""
+    one = member(None, led=True)
+    one._closed = [object()] if closed else []
+    one._send_beat = lambda _now_s: one.said.append("beat")
+    end = ProcEnded(proc=1, code=1, signal=None, crash=None, left_at_step=None)
+    assert Member.step(one, end, 0.0) == ()
+    assert one.said == (["beat"] if closed else []) + [Heard(fact=end)]

@@ -118,8 +118,8 @@ def test_a_step_is_done_when_the_last_node_has_closed_it_and_takes_as_long_as_th
     steps.begin({"n0", "n1"}, -1)
     assert steps.add("n0", closed(0, 1)) == ()
     assert steps.add("n9", closed(0)) == ()  # no seat is there
-    done = steps.add("n1", (ClosedHere(step=0, duration_s=5.0),))
-    assert done == (StepDone(step=0, duration_s=5.0),)
+    done = steps.add("n1", (ClosedHere(step=0, duration_s=5.0, period_s=6.0),))
+    assert done == (StepDone(step=0, duration_s=5.0, period_s=6.0),)
     assert [one.step for one in steps.add("n1", closed(1, 2))] == [1]
     assert steps.done == 1
 

@@ -3,7 +3,6 @@
 import itertools
 
 from closeranks.decide import saving
-from closeranks.decide.protocol import StepDone
 from closeranks.decide.save_interval import Prior
 from closeranks.decide.saving_protocol import (
     SaveCommitted,
@@ -11,6 +10,7 @@ from closeranks.decide.saving_protocol import (
     SaveFreed,
     SavingBegan,
     SnapshotTaken,
+    StepPassed,
     TakeSnapshot,
 )
 
@@ -71,7 +71,7 @@ class Job:
             self.closed += 1
             if self.asked is not None and self.asked.step == self.closed:
                 self.snapshot()
-            self.tell(StepDone(step=self.closed, duration_s=self.step_s))
+            self.tell(StepPassed(step=self.closed, period_s=self.step_s))
         return self
 
     def gaps_s(self):

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from save_world import Job
 
 from closeranks.decide import saving
-from closeranks.decide.protocol import StepDone
 from closeranks.decide.save_interval import EverySeconds, EverySteps, Losses
 from closeranks.decide.saving_protocol import (
     EndComing,
@@ -22,6 +21,7 @@ from closeranks.decide.saving_protocol import (
     SavingBegan,
     SnapshotDropped,
     SnapshotTaken,
+    StepPassed,
     TakeSnapshot,
 )
 
@@ -373,7 +373,7 @@ def test_settings_that_mean_nothing_are_refused(wrong):
 steps = st.integers(-1, 6)
 FACTS = st.one_of(
     st.builds(SavingBegan, step=steps, durable=st.booleans()),
-    st.builds(StepDone, step=steps, duration_s=st.sampled_from([0.0, 0.01, 1.0, 600.0])),
+    st.builds(StepPassed, step=steps, period_s=st.sampled_from([0.0, 0.01, 1.0, 600.0])),
     st.builds(SnapshotTaken, step=steps, pause_s=st.sampled_from([0.0, 0.1, 10.0])),
     st.builds(SnapshotDropped, step=steps, reason=st.just("r")),
     st.builds(SaveCommitted, step=steps),

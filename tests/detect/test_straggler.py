@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from closeranks.detect import straggler
 from closeranks.detect.straggler import Eased, Slack, Slow, Step, Watch
+from closeranks.detect.straggler_cause import Cause, explain
 from closeranks.signs import Spent
 
 
@@ -113,6 +114,30 @@ def test_the_open_window_is_dropped_by_a_disturbance():
     watch, _ = watched(job(3, 0.02, {1: 50.0}))
     watch = straggler.disturbed(watch)
     assert not watched(job(200, 0.02, {}), watch)[1]
+
+
+def told(steps, slow_s):
+    """What four processes have spent after so many steps, of which process 2 loads longer."""
+    return {
+        p: Spent(steps, {"data": steps * (0.1 + (slow_s if p == 2 else 0.0)), "forward": steps * 0.9}) for p in range(4)
+    }
+
+
+def test_the_cause_is_known_however_many_windows_end_with_what_was_told_at_once():
+    """A beat may carry the steps of ten windows, and says once what was spent."""
+    before, after = told(40, 0.2), told(80, 0.2)
+    own_s = {p: 1.2 if p == 2 else 1.0 for p in range(4)}
+    steps = [Step(own_s=dict.fromkeys(range(4), 1.0), spent=before)] * 40 + [Step(own_s=own_s, spent=after)] * 40
+    found = [finding for _, finding in watched(steps)[1] if isinstance(finding, Slow)]
+    assert [explain(one).cause for one in found] == [Cause.DATA]
+
+
+def test_who_had_told_of_nothing_when_a_window_began_is_left_out_of_its_seconds():
+    """Zero steps means not known: what it had spent since its start was taken for one window's."""
+    before, after = told(40, 0.0) | {0: Spent(0, {})}, told(45, 0.0)
+    steps = [Step(own_s=dict.fromkeys(range(4), 1.0), spent=spent) for spent in (*[before] * 5, *[after] * 5)]
+    watch, _ = watched(steps)
+    assert watch.windows[-1].sections_s().keys() == {1, 2, 3}
 
 
 def test_steps_that_grow_while_nobody_has_more_to_do_are_spent_in_the_collectives():

@@ -13,7 +13,7 @@ from closeranks.signs import Spent
 def slow_in(sections_s, own_s=None, slower=0.2):
     """Process 0 of three is slow in all of three windows."""
     own_s = own_s or {0: 1.2, 1: 1.0, 2: 1.0}
-    windows = (window(own_s, slower, *(spent_until(step, sections_s) for step in (0, 5))),) * 3
+    windows = (window(own_s, slower, *(spent_until(step, sections_s) for step in (5, 10))),) * 3
     return Slow(slower={0: slower}, z=8.0, windows=windows)
 
 
@@ -62,7 +62,7 @@ def test_an_operation_inside_another_is_the_one_that_is_named():
 def test_what_was_told_of_more_steps_by_one_than_by_another_is_compared_by_the_step():
     """Nodes tell of it in their beats, one now, another a second ago, and a step may take less."""
     of_slow, of_others = {"data": 0.3, "forward": 0.4}, {"data": 0.1, "forward": 0.4}
-    told = [{0: 0, 1: 12}, {0: 16, 1: 12}, {0: 16, 1: 28}, {0: 32, 1: 28}]
+    told = [{0: 4, 1: 12}, {0: 16, 1: 12}, {0: 16, 1: 28}, {0: 32, 1: 28}]
     known = [
         {0: Spent(at[0], {name: s * at[0] for name, s in of_slow.items()})}
         | {proc: Spent(at[1], {name: s * at[1] for name, s in of_others.items()}) for proc in (1, 2)}

@@ -45,11 +45,36 @@ def test_a_step_done_again_after_a_restart_is_repeated():
     assert tally.newest_step == 2
 
 
-@given(st.permutations([(seat, step) for seat in range(3) for step in range(4)]), st.integers(1, 5))
+def test_a_seat_that_closes_the_step_of_a_restore_plan_after_it_closes_no_step_a_second_time():
+    """Its attempt was void when its peers had applied it; its own close of it stayed until the next plan."""
+    tally = Tally(2)
+    tally.add(0, [mark(0), mark(1)])
+    tally.add(1, [mark(0)])
+    assert [closed.step for closed in tally.settle(1, {})] == [0, 1]
+    tally.add(1, [mark(1), mark(2)])
+    tally.add(0, [mark(2)])
+    assert [closed.step for closed in tally.take_closed()] == [2]
+    assert tally.settle(2, {}) == ()
+    tally.settle(0, {})  # an older state: what came after it is done again
+    for seat in (0, 1):
+        tally.add(seat, [mark(1)])
+    assert [(closed.step, closed.repeated) for closed in tally.take_closed()] == [(1, True)]
+
+
+def test_a_step_has_the_gradient_norms_that_were_known_when_it_was_closed():
+    """The page's as it stood went to every step of a look: one spike was that of twenty, or calm hid three."""
+    tally = Tally(2)
+    for seat in (0, 1):
+        tally.add(seat, [mark(step)._replace(grad_norm=norm) for step, norm in enumerate((1.0, 1000.0, math.nan))])
+    assert [closed.grad_norm for closed in tally.take_closed()] == [1.0, 1000.0, None]
+
+
+@given(st.permutations([seat for seat in range(3) for _ in range(4)]), st.integers(1, 5))
 def test_each_step_is_told_once_whatever_the_order_of_the_looks(order, every):
-    tally, told = Tally(3), []
-    for number, (seat, step) in enumerate(order):
-        tally.add(seat, [mark(step)])
+    tally, told, steps = Tally(3), [], [0, 0, 0]
+    for number, seat in enumerate(order):
+        tally.add(seat, [mark(steps[seat])])
+        steps[seat] += 1
         if number % every == 0:
             told += [closed.step for closed in tally.take_closed()]
     told += [closed.step for closed in tally.take_closed()]

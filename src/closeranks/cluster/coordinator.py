@@ -224,7 +224,7 @@ class Coordinator:
         if first is not None and done:
             self._telling.tell()  # what these steps led to comes before a save of them
             for one in done:
-                first.send(words.StepClosedEverywhere(step=one.step, duration_s=one.duration_s))
+                first.send(words.StepClosedEverywhere(step=one.step, period_s=one.period_s))
 
     def _pass_on(self, sender: Attendee, word: words.ToSavers) -> None:
         heard = encode(words.FromSaver(node=sender.node, body=word.body))

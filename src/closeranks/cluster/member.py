@@ -36,6 +36,7 @@ from closeranks.decide.protocol import (
     LetNodeGo,
     NodeLeaves,
     Note,
+    ProcEnded,
     StartGroup,
     StepDone,
     StopAsked,
@@ -210,6 +211,8 @@ class Member:
                     return (replace(self._context.ending, now=True),)
                 if fact.now and self._welcome is None:
                     return (_stopped(fact, "asked to stop, and there is no coordinator to ask"),)
+        if isinstance(fact, ProcEnded) and self._closed:
+            self._send_beat(time.monotonic())  # it had closed these steps before it ended
         self._known.hear(fact)
         self._say(words.Heard(fact=fact))
         return ()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
 
 import msgspec
 
@@ -18,10 +16,9 @@ from closeranks.detect.straggler import Step
 from closeranks.detect.straggler_cause import Place
 from closeranks.events import AnyEvent, DeadlineChanged
 from closeranks.nodes.words import Beat, Confirm, Confirmed
+from closeranks.run.cadence import Cadence
 from closeranks.run.doubts import how_it_does
 from closeranks.run.stragglers import Stragglers
-
-_RATES_KEPT: Final = 32
 
 
 class _Part(msgspec.Struct):
@@ -47,7 +44,7 @@ class Progress:
         self._seats: dict[int, int] = {}  # by process, under the newest term
         self._suspects: dict[int, Suspect] = {}
         self._open_steps: dict[str, int] = {}
-        self._durations_s: deque[float] = deque(maxlen=_RATES_KEPT)
+        self._cadence = Cadence()
         self._notes: list[AnyEvent] = []
         self._quiet_s: dict[str, float] = {}  # by node
         self._closed: dict[int, _Part] = {}  # steps that are not closed everywhere
@@ -80,8 +77,7 @@ class Progress:
 
     def steps_within(self, seconds: float) -> int:
         """How many steps the job does in that time, at most."""
-        fastest_s = min((s for s in self._durations_s if s > 0), default=seconds)
-        return int(seconds / fastest_s) + 1
+        return int(self._cadence.steps_in(seconds)) + 1
 
     # --- terms --------------------------------------------------------------------------------------------------
 
@@ -123,7 +119,8 @@ class Progress:
         self._open_steps[node] = beat.open_step
         self._quiet_s[node] = beat.quiet_s
         done = self._steps.add(node, beat.closed)
-        self._durations_s.extend(one.duration_s for one in done)
+        for one in done:
+            self._cadence.add(one.period_s)
         self._weigh(beat, done)
         return done
 

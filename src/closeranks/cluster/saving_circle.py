@@ -27,7 +27,7 @@ class NodesCircle:
         self._hearers: Hearers | None = None
         self._hopeless: words.Hopeless | None = None  # said again to a coordinator that comes later
         self.ask_for_lead: Callable[[], Awaitable[Life]] = _unknown
-        self.on_step: Callable[[int, float], None] = lambda _step, _duration_s: None  # it is closed on every node
+        self.on_step: Callable[[int, float], None] = lambda _step, _period_s: None  # it is closed on every node
 
     @property
     def role(self) -> Role:
@@ -99,7 +99,7 @@ class NodesCircle:
     def closed_everywhere(self, word: words.StepClosedEverywhere) -> None:
         """The coordinator counted a step."""
         if self.role is Role.LEAD:
-            self.on_step(word.step, word.duration_s)
+            self.on_step(word.step, word.period_s)
 
     def _hear_as_lead(self, node: str, word: ToLead) -> None:
         if self._hearers is not None and self.role is Role.LEAD and node in self._places:

@@ -74,6 +74,7 @@ class Steps:
         return StepDone(
             step=step,
             duration_s=max((part.duration_s for part in parts), default=0.0),
+            period_s=max((part.period_s for part in parts), default=0.0),
             loss=mean_of(part.loss for part in parts),
             grad_norm=mean_of(part.grad_norm for part in parts),
         )

@@ -176,7 +176,8 @@ class StepDone(_Value, frozen=True, tag=True):
     """Every seat closed the step."""
 
     step: int
-    duration_s: float
+    duration_s: float  # from the first opening of it to the last close
+    period_s: float = 0.0  # since the step before was closed; 0: unknown
     loss: float | None = None  # mean of the seats that reported a finite one
     grad_norm: float | None = None
 

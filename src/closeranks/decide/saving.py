@@ -15,7 +15,6 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from closeranks.decide.protocol import StepDone
 from closeranks.decide.save_interval import (
     SLOWDOWN,
     Choice,
@@ -44,6 +43,7 @@ from closeranks.decide.saving_protocol import (
     SavingBegan,
     SnapshotDropped,
     SnapshotTaken,
+    StepPassed,
     TakeSnapshot,
 )
 
@@ -100,7 +100,7 @@ class SaveState(msgspec.Struct, frozen=True, kw_only=True):
     closed_step: int = -1
     closed_s: float = 0.0
     closed_here: int = 0  # steps since training last began
-    steps_s: tuple[float, ...] = ()  # newest durations with nothing being written
+    steps_s: tuple[float, ...] = ()  # newest periods with nothing being written
     beside_s: tuple[float, ...] = ()  # and beside a write
     pauses_s: tuple[float, ...] = ()
     durable_after_s: tuple[float, ...] = ()  # newest times from snapshot to commit
@@ -179,14 +179,15 @@ def _began(turn: _Turn, fact: SavingBegan) -> None:
     )
 
 
-def _step_done(turn: _Turn, fact: StepDone) -> None:
+def _step_passed(turn: _Turn, fact: StepPassed) -> None:
     state = turn.state
     turn.update(closed_step=fact.step, closed_s=turn.now_s, closed_here=state.closed_here + 1)
-    if state.closed_here >= 2:  # noqa: PLR2004 - the first steps compile and allocate
-        durations = "beside_s" if state.writing else "steps_s"
-        turn.update(**{durations: _newest(getattr(state, durations), fact.duration_s, _STEPS_KEPT)})
-    elif not state.steps_s:
-        turn.update(steps_s=(fact.duration_s,) if state.closed_here else ())
+    if fact.period_s > 0:
+        if state.closed_here >= 2:  # noqa: PLR2004 - the first steps compile and allocate
+            periods = "beside_s" if state.writing else "steps_s"
+            turn.update(**{periods: _newest(getattr(state, periods), fact.period_s, _STEPS_KEPT)})
+        elif state.closed_here and not state.steps_s:
+            turn.update(steps_s=(fact.period_s,))
     asked = turn.state.asked
     if asked is not None and fact.step > asked.step and turn.now_s - asked.at_s > PATIENCE_S:
         problem = f"the seats have not answered for {spell(turn.now_s - asked.at_s)}"
@@ -292,7 +293,7 @@ def _end(turn: _Turn, fact: EndComing) -> None:
 
 _HANDLERS: Mapping[type[SaveFact], Callable[[_Turn, Any], None]] = {
     SavingBegan: _began,
-    StepDone: _step_done,
+    StepPassed: _step_passed,
     SnapshotTaken: _taken,
     SnapshotDropped: _dropped,
     SaveCommitted: _committed,
@@ -421,9 +422,9 @@ def _slowdown(state: SaveState) -> float:
 
 
 def _step_s(state: SaveState) -> float:
-    """The usual duration of a step, 0 before one is known."""
-    durations = state.steps_s[-9:] or state.beside_s[-9:]
-    return statistics.median(durations) if durations else 0.0
+    """The usual time from one close to the next, 0 before one is known."""
+    periods = state.steps_s[-9:] or state.beside_s[-9:]
+    return statistics.median(periods) if periods else 0.0
 
 
 def _wanted_s(state: SaveState) -> float:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import msgspec
 
-from closeranks.decide.protocol import StepDone
-
 
 class _Value(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
     pass
@@ -22,6 +20,13 @@ class SavingBegan(_Value, frozen=True, tag=True):
 
     step: int  # last closed step, -1 before the first
     durable: bool  # this very state is in the store
+
+
+class StepPassed(_Value, frozen=True, tag=True):
+    """Every seat closed a step."""
+
+    step: int
+    period_s: float  # since the step before was closed: what lies between two blocks belongs to it; 0: unknown
 
 
 class SnapshotTaken(_Value, frozen=True, tag=True):
@@ -73,7 +78,7 @@ class EndComing(_Value, frozen=True, tag=True):
 
 SaveFact = (
     SavingBegan
-    | StepDone
+    | StepPassed
     | SnapshotTaken
     | SnapshotDropped
     | SaveCommitted

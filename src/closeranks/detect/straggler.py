@@ -212,13 +212,15 @@ def _close(watch: Watch, levels: _Levels, spent: Mapping[int, Spent]) -> tuple[W
         excess, scale = means[proc] - rest.middle, scale_of[rest.spread]
         if excess > rule.slower * rest.middle and excess > rule.z * scale:
             slow[proc], z[proc] = excess / rest.middle, excess / scale if scale else math.inf
+    last = watch.windows[-1] if watch.windows else None
+    told_before = last is not None and last.after is spent  # several windows may end with what was told at once
     length_s = trimmed_mean([one.middle_s for one in steps if one.middle_s > 0] or [0.0])
     window = Window(
         steps=len(steps),
         own_s={proc: mean * length_s for proc, mean in means.items()},
         slow=slow,
         z=z,
-        before=watch.before,
+        before=last.before if last is not None and told_before else watch.before,
         after=spent,
         spread=_calmest(others),
         apart_s=_apart_s(steps),
@@ -243,7 +245,7 @@ def _calmest(others: Mapping[int, Others]) -> float:
 def _per_step(before: Mapping[int, Spent], after: Mapping[int, Spent]) -> dict[int, dict[str, float]]:
     """Of each process over the steps that it told of itself, which need not be those of the window.
 
-    Whoever told of no further step is left out. Totals only grow; one that shrank tells nothing.
+    Whoever told of no further step is left out, or of nothing before. Totals only grow; one that shrank tells nothing.
     """
     return {
         proc: {
@@ -252,7 +254,7 @@ def _per_step(before: Mapping[int, Spent], after: Mapping[int, Spent]) -> dict[i
             if total_s >= before[proc].by_operation_s.get(name, 0.0)
         }
         for proc, spent in after.items()
-        if proc in before and (steps := spent.steps - before[proc].steps) > 0
+        if proc in before and 0 < before[proc].steps < spent.steps and (steps := spent.steps - before[proc].steps)
     }
 
 

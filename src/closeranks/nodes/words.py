@@ -280,7 +280,7 @@ class StepClosedEverywhere(_Word, frozen=True, tag=True):
     """To the node of seat 0: every seat closed the step."""
 
     step: int
-    duration_s: float  # as of the slowest node
+    period_s: float  # since the step before was closed, as of the slowest node; 0: unknown
 
 
 class Committer(_Word, frozen=True, tag=True):

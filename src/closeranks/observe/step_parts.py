@@ -7,6 +7,7 @@ result stood, whoever died before telling; if it did not, nobody counts the atte
 from __future__ import annotations
 
 import bisect
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -94,10 +95,13 @@ def _seat_count(records: Sequence[Record]) -> int:
 def _attempts(
     parts: Iterable[tuple[Record, StepClosed]], plans_s: Sequence[float], seats: int
 ) -> Iterable[tuple[int, _Attempt]]:
-    """Every closing with the number of restore plans before it: between two plans a seat closes a step once."""
+    """Every closing with the number of restore plans before it began: between two plans a seat closes a step once.
+
+    A seat whose attempt was void when its peers had applied it closes it after the plan, with them.
+    """
     found: dict[tuple[int, int], list[_Attempt]] = defaultdict(list)
     for record, part in parts:
-        stretch = bisect.bisect_right(plans_s, part.closed_mono_s)
+        stretch = bisect.bisect_right(plans_s, part.began_mono_s)
         speaks_for = part.seats or range(seats)
         tries = found[stretch, part.step]
         if not tries or tries[-1].seats.intersection(speaks_for):  # or the plan between them is in no journal at hand
@@ -126,8 +130,14 @@ def _joined(attempt: _Attempt, seats: int, *, repeated: bool) -> Record:
         repeated=repeated,
         seats=() if len(attempt.seats) >= seats else tuple(sorted(attempt.seats)),
         own_s=tuple(own_s) if any(own_s) else (),
+        grad_norm=_mean_norm([part for _, part in attempt.parts]),
     )
     return msgspec.structs.replace(last, event=event)
+
+
+def _mean_norm(parts: Sequence[StepClosed]) -> float | None:
+    told = [part.grad_norm for part in parts if part.grad_norm is not None]
+    return math.fsum(told) / len(told) if told else None
 
 
 def _merged(parts: Sequence[Sequence[float | None]], seats: int) -> list[float | None]:

@@ -269,18 +269,18 @@ class Keeping:
 
     # --- steps and messages -------------------------------------------------------------------------------------
 
-    def _step_done(self, closed: StepClosed) -> None:
+    def _step_done(self, closed: StepClosed, period_s: float) -> None:
         """The seats of this node closed a step; on one node these are all."""
         if self._parts is None:
             return
         self._parts.saver.generations.replays.step_done(closed)
         if not self._circle.several:
-            self.closed_everywhere(closed.step, closed.closed_mono_s - closed.began_mono_s)
+            self.closed_everywhere(closed.step, period_s)
 
-    def closed_everywhere(self, step: int, duration_s: float) -> None:
-        """Every seat closed a step."""
+    def closed_everywhere(self, step: int, period_s: float) -> None:
+        """Every seat closed a step, so long after the one before; 0: unknown."""
         if self._parts is not None:
-            self._parts.saves.step_done(step, duration_s)
+            self._parts.saves.step_done(step, period_s)
 
     def snapped(self, worker: Worker, message: messages.Snapped) -> None:
         """A seat copied its part of the state."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,8 +13,9 @@ from closeranks.checkpoint import keeper_messages as keeper
 from closeranks.checkpoint.tiers import Tiers
 from closeranks.cluster.saving_words import Claimed, Delivered, GiveUp, LeaveNow, Missed, Snap, Taken, Trouble
 from closeranks.decide import saving, saving_protocol
-from closeranks.decide.protocol import StateSaved, StepDone
+from closeranks.decide.protocol import StateSaved
 from closeranks.events import CheckpointCommitted, SaveFailed, SaveIntervalChosen, SnapshotTaken
+from closeranks.run.cadence import Cadence
 from closeranks.run.circle import Circle, Role
 from closeranks.run.context import Context
 from closeranks.run.saver import Saver
@@ -56,7 +56,7 @@ class Saves:
         self._next_save = 1
         self._asked: _Asked | None = None
         self._works = Works(context, circle, tiers, self._failed)
-        self._durations_s: deque[float] = deque(maxlen=32)
+        self._cadence = Cadence()
         self._margin_s = self._least_margin_s = _MARGIN_S if circle.several else 0.0
         self._leaving = False
         self._left = False
@@ -94,13 +94,12 @@ class Saves:
         self._begun = True
         self._tell(saving_protocol.SavingBegan(step=step, durable=durable))
 
-    def step_done(self, step: int, duration_s: float) -> None:
-        """Every seat closed a step."""
+    def step_done(self, step: int, period_s: float) -> None:
+        """Every seat closed a step, so long after the one before; 0: unknown."""
         if not self._begun:  # by an earlier lead
             self.begin(step - 1, durable=False)
-        if duration_s > 0:
-            self._durations_s.append(duration_s)
-        self._tell(StepDone(step=step, duration_s=duration_s))
+        self._cadence.add(period_s)
+        self._tell(saving_protocol.StepPassed(step=step, period_s=period_s))
 
     def loss_seen(self, *, cold: bool) -> None:
         """A member was lost: what it had not delivered will never come."""
@@ -175,8 +174,7 @@ class Saves:
 
     def _ahead(self) -> int:
         """So many steps after the newest open one, no seat will have closed it when it hears of it."""
-        step_s = min(self._durations_s, default=0.0)
-        return _AHEAD_STEPS + (math.ceil(self._margin_s / step_s) if step_s > 0 else 0)
+        return _AHEAD_STEPS + math.ceil(self._cadence.steps_in(self._margin_s))
 
     def _drop_asked(self) -> None:
         asked, self._asked = self._asked, None

@@ -23,6 +23,7 @@ class Tally:
         self._ours = frozenset(range(seats))
         self._open: dict[int, dict[int, StepMark]] = {}
         self._newest = -1
+        self._told = -1  # newest step that is settled: what a seat closes of it later, it closes for itself
 
     @property
     def newest_step(self) -> int:
@@ -36,11 +37,13 @@ class Tally:
     def restart(self) -> None:
         """A group starts from nothing: marks of the group before it are void."""
         self._open.clear()
+        self._told = -1
 
     def add(self, seat: int, marks: Iterable[StepMark]) -> None:
         """Note what one seat has closed."""
         for mark in marks:
-            self._open.setdefault(mark.step, {})[seat] = mark
+            if mark.step > self._told:
+                self._open.setdefault(mark.step, {})[seat] = mark
 
     def take_closed(self) -> tuple[StepClosed, ...]:
         """The steps that are complete now and were not before."""
@@ -53,6 +56,7 @@ class Tally:
 
         ``last_losses``: by seat, what occupants that died in the step had reported for it.
         """
+        self._told = min(self._told, step)
         self._open = {number: marks for number, marks in self._open.items() if number <= step}
         for seat, loss in last_losses.items():
             marks = self._open.get(step, {})
@@ -65,6 +69,7 @@ class Tally:
         return tuple(self._close(step, self._open.pop(step)) for step in sorted(steps))
 
     def _close(self, step: int, marks: dict[int, StepMark]) -> StepClosed:
+        self._told = max(self._told, step)
         repeated = step <= self._newest
         self._newest = max(self._newest, step)
         losses = (marks[seat].loss if seat in marks else math.nan for seat in range(self._seats))
@@ -76,6 +81,7 @@ class Tally:
             repeated=repeated,
             seats=() if len(self._ours) == self._seats else tuple(sorted(self._ours)),
             own_s=_own_s(marks, self._seats),
+            grad_norm=mean_of(mark.grad_norm for mark in marks.values()),
         )
 
 

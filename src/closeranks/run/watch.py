@@ -13,6 +13,7 @@ from closeranks.detect.straggler import Step
 from closeranks.detect.straggler_cause import Place
 from closeranks.events import StepClosed
 from closeranks.nodes.words import SeatSign
+from closeranks.run.cadence import Cadence
 from closeranks.run.context import Context
 from closeranks.run.doubts import Doubts
 from closeranks.run.exits import Exits
@@ -45,7 +46,8 @@ class Watch:
         self._closed_s = 0.0  # when the newest step was closed; 0: none since the last disturbance
         self.stragglers = None if doubts is None else Stragglers()
         self.newest = Step(own_s={})  # what the processes of this node show of the newest closed step
-        self.on_step: Callable[[StepClosed], None] = lambda _: None  # every seat closed it
+        self._cadence = Cadence()
+        self.on_step: Callable[[StepClosed, float], None] = lambda _, _period_s: None  # every seat closed it
 
     # --- called by others ---------------------------------------------------------------------------------------
 
@@ -74,6 +76,10 @@ class Watch:
         pages = [worker.page for worker in self._members().values() if worker.page.begun]
         return max((page.read().step for page in pages), default=0)
 
+    def steps_in(self, seconds: float) -> float:
+        """How many steps the seats do in that time, at most; 0 before that is known."""
+        return self._cadence.steps_in(seconds)
+
     def signs(self) -> tuple[SeatSign, ...]:
         """Vitals of the seats of this node, for the coordinator."""
         return tuple(
@@ -93,8 +99,9 @@ class Watch:
             self._tally.add(seat, marks)
 
     def part(self, worker: Worker) -> None:
-        """A worker has ended and its page is about to go."""
+        """A worker has ended and its page is about to go: what it closed was closed before its end, and is told so."""
         self.gather(worker)
+        self._gather_all()
         seat = self._seat_of(worker)
         if seat is None or not worker.page.begun:
             return
@@ -133,18 +140,22 @@ class Watch:
 
     def look(self) -> None:
         """One look at all members."""
-        for worker in self._members().values():
-            self.gather(worker)
-        steps = self._tally.take_closed()
-        spent = self.spent() if steps and self.stragglers is not None else {}
-        for closed in steps:
-            self._close(closed, spent)
+        self._gather_all()
         readings = self._readings()
         if readings:
             self._context.screen.vitals({seat: reading for seat, _, reading in readings})
         if self._doubts is not None:
             self._doubts.look({worker.proc: reading for _, worker, reading in readings if not worker.asked})
             self._doubts.call_roll(self._listening())
+
+    def _gather_all(self) -> None:
+        """Take what is new, and tell which steps are closed by it."""
+        for worker in self._members().values():
+            self.gather(worker)
+        steps = self._tally.take_closed()
+        spent = self.spent() if steps and self.stragglers is not None else {}
+        for closed in steps:
+            self._close(closed, spent)
 
     def _members(self) -> dict[int, Worker]:
         context = self._context
@@ -174,25 +185,26 @@ class Watch:
         return {worker.proc: worker.page.sections.read() for _, worker, _ in self._readings()}
 
     def _close(self, closed: StepClosed, spent: Mapping[int, Spent]) -> None:
+        period_s = closed.closed_mono_s - self._closed_s if self._closed_s else 0.0
+        self._closed_s = closed.closed_mono_s
+        self._cadence.add(period_s)
         self._context.note(closed)
-        self._weigh(closed, spent)
-        norms = [reading.grad_norm for _, _, reading in self._readings()]  # of this step, or of the one that is open
+        self._weigh(closed, spent, period_s)
         self._context.feed(
             StepDone(
                 step=closed.step,
                 duration_s=closed.closed_mono_s - closed.began_mono_s,
+                period_s=period_s,
                 loss=mean_of(closed.losses),
-                grad_norm=mean_of(norms),
+                grad_norm=closed.grad_norm,
             )
         )
-        self.on_step(closed)
+        self.on_step(closed, period_s)
 
-    def _weigh(self, closed: StepClosed, spent: Mapping[int, Spent]) -> None:
+    def _weigh(self, closed: StepClosed, spent: Mapping[int, Spent], period_s: float) -> None:
         """Whether somebody keeps the others waiting. On several nodes the coordinator asks that, of all."""
         members = self._context.members
         own_s = {members[seat]: s for seat, s in enumerate(closed.own_s) if s is not None and seat in members}
-        period_s = closed.closed_mono_s - self._closed_s if self._closed_s else 0.0
-        self._closed_s = closed.closed_mono_s
         self.newest = Step(own_s=own_s, spent=spent, period_s=period_s)
         if self.stragglers is not None:
             places = {proc: Place(seat=seat) for seat, proc in members.items()}

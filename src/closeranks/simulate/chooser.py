@@ -7,7 +7,6 @@ from collections.abc import Callable
 import msgspec
 
 from closeranks.decide import saving
-from closeranks.decide.protocol import StepDone
 from closeranks.decide.save_interval import SETTLING_S
 from closeranks.decide.saving_protocol import (
     IntervalChosen,
@@ -18,6 +17,7 @@ from closeranks.decide.saving_protocol import (
     SaveFreed,
     SavingBegan,
     SnapshotTaken,
+    StepPassed,
     TakeSnapshot,
 )
 
@@ -71,7 +71,7 @@ class Chooser:
         for _ in range(_ROUNDS):
             self._step += 1
             self._now_s += self._cost.step_s
-            asked = self._feed(StepDone(step=self._step, duration_s=self._cost.step_s))
+            asked = self._feed(StepPassed(step=self._step, period_s=self._cost.step_s))
             if asked is not None:
                 break
         else:

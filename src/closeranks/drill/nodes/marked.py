@@ -71,20 +71,19 @@ def kill(mark: str) -> None:
     freeze(mark)
     victims = marked(mark)
     with contextlib.ExitStack() as held:
-        ends = select.poll()
+        ends, living = select.poll(), 0
         for pid in victims:
             with contextlib.suppress(OSError):
                 pidfd = os.pidfd_open(pid)
                 held.callback(os.close, pidfd)
                 ends.register(pidfd, select.POLLIN)
+                living += 1
         for pid in victims:
             _send(pid, mark, signal.SIGKILL)
-        for _ in victims:
-            ends_now = ends.poll(_GONE_S * 1000)
-            for fd, _event in ends_now:
+        while living and (ended := ends.poll(_GONE_S * 1000)):
+            for fd, _event in ended:
                 ends.unregister(fd)
-            if not ends_now or not marked(mark):
-                return
+            living -= len(ended)
 
 
 def _send(pid: int, mark: str, number: signal.Signals) -> None:
