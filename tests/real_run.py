@@ -55,13 +55,13 @@ class Run:
             return []
         return [record.event for record in read(path).records if isinstance(record.event, kind)]
 
-    def wait_for(self, kind: type[Event], count: int = 1, within_s: float = 30.0) -> list:
+    def wait_for(self, kind: type[Event], count: int = 1, within_s: float = 60.0) -> list:  # they start cold
         assert eventually(lambda: len(self.events(kind)) >= count or self.process.poll() is not None, within_s)
         found = self.events(kind)
         assert len(found) >= count, f"the run ended early: {self.process.communicate()[0]}"
         return found
 
-    def end(self, within_s: float = 30.0) -> tuple[int, str]:
+    def end(self, within_s: float = 60.0) -> tuple[int, str]:
         output, _ = self.process.communicate(timeout=within_s)
         return self.process.returncode, output
 

@@ -598,7 +598,7 @@ def test_a_job_whose_saved_state_cannot_be_used_ends_everywhere():
 
 # --- whole runs -----------------------------------------------------------------------------------------------------
 
-STEPS, STEP_MS, HOLD = 36, 60, 26  # a save is asked for some steps ahead
+STEPS, STEP_MS, HOLD = 36, 120, 26  # a save is asked for some steps ahead
 WITHIN_S = 90.0  # on a busy machine; nothing waits for it to pass
 
 

@@ -15,7 +15,7 @@ from situations.trial import Trial
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
-STEPS, STEP_MS, HOLD, AGAIN = 43, 60, 26, 38  # slow enough for a save before the first hold
+STEPS, STEP_MS, HOLD, AGAIN = 43, 120, 26, 38  # slow enough for a save before the first hold
 WITHIN_S = 90.0  # on a busy machine; nothing waits for it to pass
 
 

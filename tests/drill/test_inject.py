@@ -218,24 +218,25 @@ def test_the_supervisor_is_told_nothing_of_its_node_any_more_in_a_drill_alone(mo
     assert host.host_sample(tmp_path)["disk free"] is None
 
 
-def test_a_volley_waits_until_all_its_members_stand_at_their_moment(tmp_path):
+def test_a_volley_waits_until_all_its_members_stand_at_their_moment(tmp_path, monkeypatch):
+    monkeypatch.setattr(inject, "_MUSTER_S", DEADLINE_S)
     volley = (fault(seat=1, volley=1), fault(seat=2, volley=1))
     first, second = striker_for(tmp_path, *volley, seat=1), striker_for(tmp_path, *volley, seat=2)
-    struck_s = {}
+    stood, claims = {}, inject.claims_of(tmp_path / "faults.json")
 
     def strike(name, striker):
+        striker.announce = lambda *_: stood.setdefault(name, len(list(claims.iterdir())))
         with pytest.raises(DrillFault):
             striker.at("apply", 3)
-        struck_s[name] = time.monotonic()
 
     early = threading.Thread(target=strike, args=("first", first))
     early.start()
-    while not inject.claims_of(tmp_path / "faults.json").exists():
+    while not claims.exists():
         time.sleep(0.001)  # nothing but the file tells that the first one waits
-    assert "first" not in struck_s
+    assert "first" not in stood
     strike("second", second)
     early.join(DEADLINE_S)
-    assert abs(struck_s["first"] - struck_s["second"]) < 0.5
+    assert stood == {"first": 2, "second": 2}
 
 
 def test_what_is_not_armed_costs_less_than_a_microsecond(tmp_path):

@@ -54,14 +54,14 @@ def test_a_node_is_frozen_thawed_and_killed_with_all_its_descendants(tmp_path):
 def test_what_the_stand_of_an_ended_process_left_is_swept(tmp_path):
     lost = "import os, sys, pathlib\nfrom closeranks.drill.nodes.stand import Stand\nstand = Stand(('n0',))\n"
     lost += "p = stand.start('n0', ['sleep', '1000'], pathlib.Path(sys.argv[1]))\nprint(stand.name, flush=True)\n"
-    lost += "os.kill(os.getpid(), 9)\n"
-    done = subprocess.run(
-        [sys.executable, "-c", lost, str(tmp_path / "out")], capture_output=True, text=True, check=False, timeout=60
-    )
-    name = done.stdout.strip()
-    assert done.returncode == -signal.SIGKILL
+    lost += "sys.stdin.read()\n"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", lost, str(tmp_path / "out")], stdin=pipe, stdout=pipe, text=True) as p:
+        name = p.stdout.readline().strip()
+        assert eventually(lambda: marked.marked(f"{name}/n0"), 30)  # while its owner lives, nobody sweeps it
+        assert not owner_is_gone(name)
+        p.kill()
     assert owner_is_gone(name)
-    assert eventually(lambda: marked.marked(f"{name}/n0"), 30)
     with Stand(()):
         assert marked.marked_below(name) == {}
 

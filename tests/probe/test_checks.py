@@ -134,6 +134,7 @@ def test_a_check_that_breaks_is_unknown_and_the_others_are_done(tmp_path, monkey
 
 def test_what_failed_is_the_reason_to_take_no_work(tmp_path, monkeypatch):
     monkeypatch.setattr(checks.memory, "check_memory", lambda *_: Failed("a bit is stuck"))
+    monkeypatch.setattr(host, "check_memory_pressure", lambda: Passed(""))  # that of the machine
     event, reason = checked(Level.QUICK, Subject(folder=tmp_path))
     assert reason == "memory: a bit is stuck"
     assert event.outcomes["memory"] == "failed: a bit is stuck"

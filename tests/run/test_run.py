@@ -133,7 +133,7 @@ def test_ctrl_c_ends_everyone_after_the_grace_period_or_at_once_when_repeated(st
     run = start_run(STUBBORN, "--nproc-per-node", "2", "--grace", grace, "--start", begin)
     pids = [event.pid for event in run.wait_for(ProcessStarted, 2)]
     logs = [run.folder / "logs" / f"p{proc}.out" for proc in (1, 2)]
-    assert eventually(lambda: all(log.exists() and log.read_text() == "up\n" for log in logs), 30)
+    assert eventually(lambda: all(log.exists() and log.read_text() == "up\n" for log in logs), 60)
     for _ in range(signals):
         run.process.send_signal(signal.SIGINT)
         eventually(lambda: '"SignalReceived"' in (run.folder / "journal.jsonl").read_text(), 30)

@@ -17,10 +17,10 @@ from closeranks.run.telemetry import Telemetry
 def looked_at(samples):
     """What is written and what is told when these are the looks, one after the other."""
     notes, told = [], []
-    looks = iter(samples)
+    due = []
 
     def look():
-        sample = next(looks)
+        sample = due.pop()
         if isinstance(sample, threading.Event):
             sample.wait()
             return Sample(at_s=0.0)
@@ -30,7 +30,8 @@ def looked_at(samples):
     watch.on_drain = told.append
 
     async def run():
-        for _ in samples:
+        for sample in samples:
+            due.append(sample)
             await watch.once()
 
     asyncio.run(run())
@@ -48,7 +49,13 @@ def test_why_a_node_should_get_no_work_is_told_and_that_it_may_again():
 def test_a_look_that_hangs_is_silence_and_told_once(monkeypatch):
     monkeypatch.setattr(telemetry, "_WITHIN_S", 0.5)
     never = threading.Event()
-    notes, told = looked_at([never, never, Sample(at_s=30.0)])
+
+    def samples():
+        yield from (never, never)
+        monkeypatch.setattr(telemetry, "_WITHIN_S", 30.0)
+        yield Sample(at_s=30.0)
+
+    notes, told = looked_at(samples())
     never.set()
     assert [(type(event), event.sign) for event in notes] == [(NodeUnwell, "telemetry"), (NodeWell, "telemetry")]
     assert told[-1] == ""

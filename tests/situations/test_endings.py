@@ -79,7 +79,7 @@ def test_sigterm_twice_leaves_at_once(start):
 
 
 def test_a_plain_script_that_loses_a_rank_restarts_as_a_whole_and_completes(start):
-    small = ("--steps", "300", "--layers", "1", "--width", "32", "--context", "16", "--batch", "4")
+    small = ("--steps", "1500", "--layers", "1", "--width", "32", "--context", "16", "--batch", "4")
     trial = start("", *TWO, script=(str(EXAMPLES / "plain_ddp.py"), *small))
     first = [trial.wait_for(ProcessStarted, seat=seat).event for seat in range(2)]
     trial.wait_for_output("[s0.1] step 2 ")
@@ -89,4 +89,4 @@ def test_a_plain_script_that_loses_a_rank_restarts_as_a_whole_and_completes(star
     started = [(event.proc, event.seat) for event in ended.events(ProcessStarted)]
     assert started == [(1, 0), (2, 1), (3, 0), (4, 1)]
     assert "[s0.2] step 0 " in ended.output
-    assert "[s0.2] step 299 " in ended.output
+    assert "[s0.2] step 1499 " in ended.output

@@ -82,7 +82,7 @@ def test_a_run_that_is_killed_whole_goes_on_bit_for_bit(start, whole, tmp_path, 
     store = tmp_path / "store"
     first = start("", *TWO, "--store", str(store), "--save-every", "4", script=(SCRIPT, str(STEPS)))
     first.wait_for(StepClosed, step=13)
-    assert eventually(lambda: _committed(first) >= 7, 30.0), first.output()
+    assert eventually(lambda: _committed(first) >= 3, 60.0), first.output()
     kill_everything(first)
     monkeypatch.delenv("LASTING_HOLD")
     second = start("", "--resume", str(first.folder), script=())
@@ -90,7 +90,7 @@ def test_a_run_that_is_killed_whole_goes_on_bit_for_bit(start, whole, tmp_path, 
     assert ended.code == 0, ended.output
     loaded = ended.events(StateLoaded)[0]
     resumed = ended.events(RunResumed)[0]
-    assert loaded.step == resumed.step >= 7
+    assert loaded.step == resumed.step >= 3
     assert [e.step for e in ended.events(StepClosed)] == list(range(loaded.step + 1, STEPS))
     assert ended.finals == whole
 
@@ -105,7 +105,7 @@ def test_a_group_that_dies_as_a_whole_goes_on_from_memory(start, whole, tmp_path
     monkeypatch.setenv("LASTING_HOLD", "14")
     trial = start("", *TWO, "--store", str(tmp_path / "store"), "--save-every", "4", script=(SCRIPT, str(STEPS)))
     trial.wait_for(CheckpointCommitted)
-    trial.wait_for(StepClosed, step=13)
+    trial.see(StepClosed, step=13)
     for seat in range(2):
         trial.strike(seat)
     trial.wait_for(StateLoaded)
@@ -145,7 +145,7 @@ def test_sharded_state_goes_on_from_the_newest_snapshot(start, tmp_path, monkeyp
     monkeypatch.setenv("LASTING_HOLD", "14")
     trial = start("", *TWO, "--store", str(tmp_path / "store"), "--save-every", "4", script=(SCRIPT, str(STEPS)))
     trial.wait_for(CheckpointCommitted)
-    trial.wait_for(StepClosed, step=13)
+    trial.see(StepClosed, step=13)
     trial.strike(1)
     trial.wait_for(StateLoaded)
     trial.let_go("go")
@@ -219,22 +219,13 @@ def test_the_interval_is_chosen_and_old_checkpoints_are_given_up(start, tmp_path
     assert chosen.events(CheckpointCommitted)[-1].step == 59, "a run that completes always saves its end"
 
 
-def test_a_checkpoint_is_tried_out_by_a_spare(start, whole, tmp_path):
-    trial = start(
-        "",
-        *TWO,
-        "--spares",
-        "1",
-        "--store",
-        str(tmp_path / "store"),
-        "--save-every",
-        "4",
-        "--verify-every",
-        "0.4s",
-        script=(SCRIPT, "60"),
-    )
+def test_a_checkpoint_is_tried_out_by_a_spare(start, tmp_path, monkeypatch):
+    monkeypatch.setenv("LASTING_HOLD", "14")  # until that has happened: the newest checkpoint stays
+    saving = ("--store", str(tmp_path / "store"), "--save-every", "4", "--verify-every", "0.4s")
+    trial = start("", *TWO, "--spares", "1", *saving, script=(SCRIPT, str(STEPS)))
     while "equal bit for bit" not in trial.wait_for(CheckpointVerified, held=True).event.detail:
         pass
+    trial.let_go("go")
     ended = trial.end()
     assert ended.code == 0, ended.output
     assert not [e for e in ended.events(CheckpointVerified) if "it was" in e.detail or "could not" in e.detail]
@@ -283,19 +274,19 @@ def test_what_only_other_nodes_hold_is_enough_to_go_on(start, whole, peers, tmp_
         f'[[tier]]\nkind = "peers"\ntargets = [{targets}]\ncode = "2+1"\n\n'
         '[[tier]]\nkind = "durable"\nevery_steps = 1000\n'
     )
-    monkeypatch.setenv("LASTING_HOLD", "14")
+    monkeypatch.setenv("LASTING_HOLD", "20")
     options = ("--store", str(tmp_path / "store"), "--save-every", "4", "--tiers", str(tiers))
     first = start("", *TWO, *options, script=(SCRIPT, str(STEPS)))
-    first.wait_for(CheckpointCommitted)
-    newest = first.wait_for(TierReached, tier="peers").event.step
-    while newest < 9:
+    in_store = first.wait_for(CheckpointCommitted).event.step
+    newest = -1
+    while newest <= in_store:
         newest = first.wait_for(TierReached, tier="peers").event.step
     kill_everything(first)
     monkeypatch.delenv("LASTING_HOLD")
     ended = start("", "--resume", str(first.folder), script=()).end()
     assert ended.code == 0, ended.output
     loaded = ended.events(StateLoaded)[0]
-    assert loaded.step >= newest, "the store had only the first save"
+    assert loaded.step >= newest, "the store had only an older save"
     assert "peers" in loaded.source
     assert ended.finals == whole
 
