@@ -66,12 +66,15 @@ class Job:
         self.now_s = until_s
 
     def run(self, steps):
+        pause_s = 0.0  # for a snapshot: it comes between two closes
         for _ in range(steps):
             self.pass_time(self.step_s)
             self.closed += 1
+            closed_s = self.now_s
             if self.asked is not None and self.asked.step == self.closed:
                 self.snapshot()
-            self.tell(StepPassed(step=self.closed, period_s=self.step_s))
+            self.tell(StepPassed(step=self.closed, period_s=self.step_s + pause_s))
+            pause_s = self.now_s - closed_s
         return self
 
     def gaps_s(self):

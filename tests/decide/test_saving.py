@@ -45,6 +45,14 @@ def test_without_history_the_interval_follows_the_stated_prior_and_is_said_with_
     assert chosen[0].steps == round(chosen[0].interval_s)
 
 
+def test_the_pause_of_a_save_is_no_slowdown_by_its_write_as_well():
+    """It lies between two closes: counted as both, it made the interval half as long again."""
+    costs = [
+        chosen.reason for chosen in Job(step_s=20.0, pause_s=2.0, write_s=lambda _: 30.0).run(600).said(IntervalChosen)
+    ]
+    assert costs[-1].startswith("a save costs 2 s;")
+
+
 def test_saves_follow_each_other_at_the_chosen_interval():
     job = Job(pause_s=1.0, write_s=lambda _: 20.0).run(4000)
     wanted_s = job.state.choice.interval_s

@@ -61,6 +61,21 @@ def test_a_seat_that_closes_the_step_of_a_restore_plan_after_it_closes_no_step_a
     assert [(closed.step, closed.repeated) for closed in tally.take_closed()] == [(1, True)]
 
 
+def test_a_step_of_which_nothing_was_known_when_it_was_settled_is_told_when_a_seat_closes_it():
+    """The others of this node never will, and it stayed open until the next plan, or for ever."""
+    tally = Tally(2)
+    for seat in (0, 1):
+        tally.add(seat, [mark(4)])
+    assert [closed.step for closed in tally.take_closed()] == [4]
+    assert tally.settle(5, {}) == ()  # closed on another node
+    tally.add(1, [mark(5)])
+    assert [(closed.step, closed.losses) for closed in tally.take_closed()] == [(5, (None, 0.5))]
+    for seat in (0, 1):
+        tally.add(seat, [mark(6)])
+    assert [closed.step for closed in tally.take_closed()] == [6]
+    assert tally.settle(6, {}) == ()
+
+
 def test_a_step_has_the_gradient_norms_that_were_known_when_it_was_closed():
     """The page's as it stood went to every step of a look: one spike was that of twenty, or calm hid three."""
     tally = Tally(2)

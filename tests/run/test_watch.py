@@ -57,11 +57,14 @@ def test_a_step_that_all_closed_before_they_ended_is_told_before_their_ends(tmp_
     assert [type(fact) for fact in ends] == [ProcEnded, ProcEnded]
 
 
-@pytest.mark.parametrize(("step_s", "expected"), [(0.005, 202), (0.4, 103), (10.0, 102), (None, 102)])
-def test_an_end_after_a_step_leaves_the_word_half_a_second_to_reach_every_seat(step_s, expected):
+@pytest.mark.parametrize(
+    ("step_s", "grace_s", "expected"),
+    [(0.005, 30.0, 202), (0.005, 0.5, 112), (0.4, 30.0, 103), (10.0, 30.0, 102), (None, 30.0, 102)],
+)
+def test_an_end_after_a_step_leaves_the_word_half_a_second_to_reach_every_seat(step_s, grace_s, expected):
     """A seat that heard it too late went on alone and waited until the grace was over; nothing was saved."""
     sent: list[Any] = []
-    workers, options = {1: SimpleNamespace(send=sent.append)}, RunOptions(target="x")
+    workers, options = {1: SimpleNamespace(send=sent.append)}, RunOptions(target="x", grace_s=grace_s)
     context: Any = SimpleNamespace(members={0: 1}, workers=workers, options=options)
     watch: Any = SimpleNamespace(newest_open_step=lambda: 100, steps_in=lambda s: s / step_s if step_s else 0.0)
     nothing: Any = None

@@ -76,7 +76,7 @@ class Progress:
         return self._steps.done
 
     def steps_within(self, seconds: float) -> int:
-        """How many steps the job does in that time, at most."""
+        """How many steps the job usually does in that time, rounded up."""
         return int(self._cadence.steps_in(seconds)) + 1
 
     # --- terms --------------------------------------------------------------------------------------------------

@@ -385,7 +385,7 @@ class GoOn(_Value, frozen=True, tag=True):
 
 
 class EndAfterStep(_Value, frozen=True, tag=True):
-    """An orderly stop: finish the step in flight on every seat, then leave."""
+    """An orderly stop: finish the step in flight on every seat, or one soon after it that all hear of, then leave."""
 
 
 class ConfirmEnd(_Value, frozen=True, tag=True):

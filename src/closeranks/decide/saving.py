@@ -182,12 +182,15 @@ def _began(turn: _Turn, fact: SavingBegan) -> None:
 def _step_passed(turn: _Turn, fact: StepPassed) -> None:
     state = turn.state
     turn.update(closed_step=fact.step, closed_s=turn.now_s, closed_here=state.closed_here + 1)
-    if fact.period_s > 0:
+    period_s = fact.period_s
+    if fact.step == state.last_step + 1 and state.pauses_s:
+        period_s -= state.pauses_s[-1]  # copying the state comes between the two closes, and is counted as that
+    if period_s > 0:
         if state.closed_here >= 2:  # noqa: PLR2004 - the first steps compile and allocate
             periods = "beside_s" if state.writing else "steps_s"
-            turn.update(**{periods: _newest(getattr(state, periods), fact.period_s, _STEPS_KEPT)})
+            turn.update(**{periods: _newest(getattr(state, periods), period_s, _STEPS_KEPT)})
         elif state.closed_here and not state.steps_s:
-            turn.update(steps_s=(fact.period_s,))
+            turn.update(steps_s=(period_s,))
     asked = turn.state.asked
     if asked is not None and fact.step > asked.step and turn.now_s - asked.at_s > PATIENCE_S:
         problem = f"the seats have not answered for {spell(turn.now_s - asked.at_s)}"

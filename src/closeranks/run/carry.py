@@ -40,6 +40,7 @@ from closeranks.run.keeping import Keeping
 from closeranks.run.watch import Watch
 
 _STEPS_IN_FLIGHT = 2  # a seat may be one step ahead of what its page shows, and must not have ended by then
+_SHARE_OF_GRACE = 0.1
 _STOP_AHEAD_S = 0.5  # until the word has reached every seat: one that heard it too late would go on alone
 
 
@@ -107,7 +108,8 @@ class Carry:
 
     @_out.register
     def _(self, _decision: EndAfterStep) -> None:
-        step = self._watch.newest_open_step() + _STEPS_IN_FLIGHT + int(self._watch.steps_in(_STOP_AHEAD_S))
+        ahead_s = min(_STOP_AHEAD_S, _SHARE_OF_GRACE * self._context.options.grace_s)
+        step = self._watch.newest_open_step() + _STEPS_IN_FLIGHT + int(self._watch.steps_in(ahead_s))
         for proc in self._context.members.values():
             self._send(proc, messages.StopAfter(step=step))
 

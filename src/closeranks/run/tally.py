@@ -23,7 +23,8 @@ class Tally:
         self._ours = frozenset(range(seats))
         self._open: dict[int, dict[int, StepMark]] = {}
         self._newest = -1
-        self._told = -1  # newest step that is settled: what a seat closes of it later, it closes for itself
+        self._told = -1  # newest step that was told: what a seat closes of it later, it closes for itself
+        self._settled = -1  # the step of the newest restore plan: whoever closes it later closes it for all
 
     @property
     def newest_step(self) -> int:
@@ -37,7 +38,7 @@ class Tally:
     def restart(self) -> None:
         """A group starts from nothing: marks of the group before it are void."""
         self._open.clear()
-        self._told = -1
+        self._told = self._settled = -1
 
     def add(self, seat: int, marks: Iterable[StepMark]) -> None:
         """Note what one seat has closed."""
@@ -49,14 +50,16 @@ class Tally:
         """The steps that are complete now and were not before."""
         if not self._ours:
             return ()
-        return self._take([step for step, marks in self._open.items() if self._ours <= marks.keys()])
+        return self._take(
+            [step for step, marks in self._open.items() if step <= self._settled or self._ours <= marks.keys()]
+        )
 
     def settle(self, step: int, last_losses: Mapping[int, float]) -> tuple[StepClosed, ...]:
         """A restore plan goes on after ``step``: seats without it get its result; later marks are void.
 
         ``last_losses``: by seat, what occupants that died in the step had reported for it.
         """
-        self._told = min(self._told, step)
+        self._told, self._settled = min(self._told, step), step
         self._open = {number: marks for number, marks in self._open.items() if number <= step}
         for seat, loss in last_losses.items():
             marks = self._open.get(step, {})

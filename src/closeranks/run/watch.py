@@ -77,7 +77,7 @@ class Watch:
         return max((page.read().step for page in pages), default=0)
 
     def steps_in(self, seconds: float) -> float:
-        """How many steps the seats do in that time, at most; 0 before that is known."""
+        """How many steps the seats usually do in that time; 0 before that is known."""
         return self._cadence.steps_in(seconds)
 
     def signs(self) -> tuple[SeatSign, ...]:
