@@ -340,6 +340,19 @@ def test_a_slow_node_is_named_from_what_the_nodes_beats_carry():
     assert (named.seats, named.scope, named.where, named.cause) == ((2, 3), "node", "n1", "data loading")
 
 
+def test_a_step_was_closed_when_the_last_node_closed_it_and_not_when_its_beat_came(monkeypatch):
+    """Clocks of nodes have nothing in common: what counts is how long each beat had been in the making."""
+    progress = Progress(Bounds(), lambda _node, _word: None, calls_roll=True)
+    progress.begin(Members(1, (1, 2), ("n0", "n1"), (1, 1)), fresh=True)
+    now_ns, done = 10**12, []
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns)
+    for node, sent_ns, waited_ns in (("n0", 7 * 10**9, 10**8), ("n1", 3 * 10**15, 7 * 10**8)):
+        closed = ClosedHere(step=0, duration_s=0.3, closed_ns=sent_ns - waited_ns)
+        done += progress.beat(node, "boot", Beat(number=1, sent_ns=sent_ns, closed=(closed,)))
+        now_ns += 2 * 10**8
+    assert [one.ago_s for one in done] == [pytest.approx(0.3)]  # n0 told of it 0.2 s ago, and had done so 0.1 s before
+
+
 def test_seconds_in_operations_that_cannot_be_read_are_those_of_their_node_alone():
     sections = Sections([packed({1: Spent(4, {"data": 0.5})}), msgspec.Raw(b"\x81\x01\x02"), packed({2: Spent(0, {})})])
     assert dict(sections) == {1: Spent(4, {"data": 0.5}), 2: Spent(0, {})}

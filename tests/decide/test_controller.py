@@ -4,6 +4,7 @@ Seat 0 is held by p1 at first, seat 1 by p2, and so on; spares follow. The simul
 """
 
 import pytest
+from msgspec.structs import replace
 from world import World
 
 from closeranks import faults
@@ -840,6 +841,16 @@ def test_a_plain_script_that_fails_at_the_same_line_again_is_not_called_determin
     world.started_hook = lambda sim: world.after(1, lambda: world.exit(sim.number, code=1, crash=crash))
     world.run()
     assert [e.rung for e in world.events(Decided)] == [Rung.COLD_RESTART] * 3 + [Rung.STOP]
+
+
+def test_the_first_new_step_counts_from_its_close_and_not_from_when_it_is_told():
+    """On several nodes a beat tells of it, up to a second later: recoveries took longer than they did."""
+    at_once, late = (world_of(3, 1, at_step={10: kill(1)}) for _ in range(2))
+    feed = late.feed
+    late.feed = lambda fact: feed(replace(fact, ago_s=0.05) if isinstance(fact, StepDone) else fact)
+    (quick,), (slow,) = (world.run().events(IncidentClosed) for world in (at_once, late))
+    assert slow.first_step_s == pytest.approx(quick.first_step_s - 0.05)
+    assert late.events(NormalAgain)[0].after_s == slow.first_step_s
 
 
 def test_a_step_that_was_closed_before_the_loss_and_is_told_late_does_not_close_the_incident():

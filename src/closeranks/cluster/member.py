@@ -84,6 +84,7 @@ def _closed_here(fact: StepDone, shown: Step) -> words.ClosedHere:
         grad_norm=fact.grad_norm,
         own_s=dict(shown.own_s),
         period_s=shown.period_s,
+        closed_ns=time.monotonic_ns() - int(fact.ago_s * 1e9),
     )
 
 

@@ -26,6 +26,7 @@ class _Part(msgspec.Struct):
 
     own_s: dict[int, float] = {}
     period_s: float = 0.0
+    closed_ns: int = 0  # CLOCK_MONOTONIC of the coordinator
 
 
 class Progress:
@@ -115,23 +116,35 @@ class Progress:
 
     def beat(self, node: str, boot: str, beat: Beat) -> tuple[StepDone, ...]:
         """A node's news; the steps that are closed everywhere by it."""
-        self._signs.take(node, boot, beat, time.monotonic_ns())
+        now_ns = time.monotonic_ns()
+        self._signs.take(node, boot, beat, now_ns)
         self._open_steps[node] = beat.open_step
         self._quiet_s[node] = beat.quiet_s
-        done = self._steps.add(node, beat.closed)
+        self._gather(beat, now_ns)
+        done = tuple(self._timed(one, now_ns) for one in self._steps.add(node, beat.closed))
         for one in done:
             self._cadence.add(one.period_s)
-        self._weigh(beat, done)
+        if done:
+            self._weigh(done)
         return done
 
-    def _weigh(self, beat: Beat, done: tuple[StepDone, ...]) -> None:
-        """Whether somebody keeps the others waiting."""
+    def _gather(self, beat: Beat, now_ns: int) -> None:
         for here in beat.closed:
             part = self._closed.setdefault(here.step, _Part())
             part.own_s.update(here.own_s)
             part.period_s = max(part.period_s, here.period_s)
-        if not done:
-            return
+            if here.closed_ns:
+                part.closed_ns = max(part.closed_ns, now_ns - max(0, beat.sent_ns - here.closed_ns))
+
+    def _timed(self, done: StepDone, now_ns: int) -> StepDone:
+        """With the time since the last node closed it: a beat may have waited for longer than a step takes."""
+        part = self._closed.get(done.step)
+        if part is None or not part.closed_ns:
+            return done
+        return msgspec.structs.replace(done, ago_s=(now_ns - part.closed_ns) / 1e9)
+
+    def _weigh(self, done: tuple[StepDone, ...]) -> None:
+        """Whether somebody keeps the others waiting."""
         places = self._seated()
         spent = self._signs.sections()
         for one in done:

@@ -78,7 +78,7 @@ def _watched(state: State, incident: Incident) -> canary.Watched:
 
 def step_done(turn: Turn, fact: StepDone) -> bool:
     """Every seat closed a step: progress. Whether it is one outside of incidents, or the one that ends it."""
-    state = turn.state
+    state, closed_s = turn.state, turn.now_s - fact.ago_s
     if fact.step <= state.group.newest_step:
         return False
     turn.update_group(newest_step=fact.step, unsure=False)
@@ -91,10 +91,10 @@ def step_done(turn: Turn, fact: StepDone) -> bool:
                 signatures=late_steps_counted(state.signatures, incident.done_before, fact.step),
             )
             return False
-        close_incident(turn, "recovered", first_step_s=turn.now_s - incident.opened_s)
+        close_incident(turn, "recovered", first_step_s=max(0.0, closed_s - incident.opened_s))
         membership.refill_spares(turn)
     turn.update(ledger=budgets.stepped(turn.state.ledger))
-    measured, normal = pace.stepped(turn.state.pace, fact.duration_s, turn.now_s)
+    measured, normal = pace.stepped(turn.state.pace, fact.duration_s, closed_s)
     turn.update(pace=measured)
     if normal is not None:
         turn.note(normal)

@@ -178,6 +178,7 @@ class StepDone(_Value, frozen=True, tag=True):
     step: int
     duration_s: float  # from the first opening of it to the last close
     period_s: float = 0.0  # since the step before was closed; 0: unknown
+    ago_s: float = 0.0  # that the last seat closed it, before it is told
     loss: float | None = None  # mean of the seats that reported a finite one
     grad_norm: float | None = None
 

@@ -77,6 +77,7 @@ class ClosedHere(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     grad_norm: float | None = None
     own_s: dict[int, float] = {}  # by process
     period_s: float = 0.0  # since the step before was closed here; 0: unknown
+    closed_ns: int = 0  # CLOCK_MONOTONIC of the node; 0: unknown
 
 
 class Beat(_Word, frozen=True, tag=True):

@@ -195,6 +195,7 @@ class Watch:
                 step=closed.step,
                 duration_s=closed.closed_mono_s - closed.began_mono_s,
                 period_s=period_s,
+                ago_s=max(0.0, time.monotonic() - closed.closed_mono_s),
                 loss=mean_of(closed.losses),
                 grad_norm=closed.grad_norm,
             )
