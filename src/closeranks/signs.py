@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -66,3 +66,9 @@ class Reading(NamedTuple):
     sections_ended: int = 0  # so far; of the last one:
     ended_hash: int = 0
     ended_ns: int = 0  # how long it took
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of those that are finite; None if there are none."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return math.fsum(finite) / len(finite) if finite else None

@@ -257,7 +257,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         command, env=os.environ | {"PYTHONPATH": source}, capture_output=True, text=True, timeout=30, check=False
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert eventually(lambda: gone(int(done.stdout)), 20.0)
+    assert eventually(lambda: gone(int(done.stdout)), 2.0)
 
 
 def test_a_zygote_that_dies_is_replaced_and_the_worker_is_spawned_meanwhile(tmp_path):

@@ -25,7 +25,7 @@ FOUR = ("--nproc-per-node", "4")
 
 
 def test_a_peer_that_is_gone_is_acted_on_while_the_others_sit_between_collectives(start, undisturbed):
-    trial = start("idle", *FOUR, "--min-deadline", "30s")  # nobody is found for having sat too long
+    trial = start("idle", *FOUR, "--min-deadline", "120s")  # nobody is found for having sat too long
     for number, (step, seat) in enumerate([(4, 2), (8, 1)], start=1):  # in a labelled section, then without a label
         trial.wait_for(StepClosed, step=step)
         trial.strike(seat)

@@ -13,9 +13,9 @@ import msgspec
 
 from closeranks.signs import Spent
 
-_Totals = dict[int, Spent]  # by process
+_ByProcess = dict[int, Spent]
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(_Totals).decode
+_decode: Final = msgspec.msgpack.Decoder(_ByProcess).decode
 
 
 def packed(spent: Mapping[int, Spent]) -> msgspec.Raw:
@@ -42,8 +42,8 @@ class Sections(Mapping[int, Spent]):
         return len(self._spent)
 
     @cached_property
-    def _spent(self) -> _Totals:
-        found: _Totals = {}
+    def _spent(self) -> _ByProcess:
+        found: _ByProcess = {}
         for one in self._sent:
             try:
                 found |= _decode(one)

@@ -9,8 +9,7 @@ import msgspec
 from closeranks.cluster.sections import Sections
 from closeranks.decide.protocol import StepDone
 from closeranks.nodes.words import Beat, ClosedHere, SeatSign
-from closeranks.run.tally import mean_of
-from closeranks.signs import Reading
+from closeranks.signs import Reading, mean_of
 
 _KEPT = 4096  # closed steps of a node that wait for the others
 

@@ -212,15 +212,14 @@ def _close(watch: Watch, levels: _Levels, spent: Mapping[int, Spent]) -> tuple[W
         excess, scale = means[proc] - rest.middle, scale_of[rest.spread]
         if excess > rule.slower * rest.middle and excess > rule.z * scale:
             slow[proc], z[proc] = excess / rest.middle, excess / scale if scale else math.inf
-    last = watch.windows[-1] if watch.windows else None
-    told_before = last is not None and last.after is spent  # several windows may end with what was told at once
+    at_once = watch.before is spent  # several windows may end with what was told at once
     length_s = trimmed_mean([one.middle_s for one in steps if one.middle_s > 0] or [0.0])
     window = Window(
         steps=len(steps),
         own_s={proc: mean * length_s for proc, mean in means.items()},
         slow=slow,
         z=z,
-        before=last.before if last is not None and told_before else watch.before,
+        before=watch.windows[-1].before if at_once else watch.before,
         after=spent,
         spread=_calmest(others),
         apart_s=_apart_s(steps),
@@ -247,15 +246,13 @@ def _per_step(before: Mapping[int, Spent], after: Mapping[int, Spent]) -> dict[i
 
     Whoever told of no further step is left out, or of nothing before. Totals only grow; one that shrank tells nothing.
     """
-    return {
-        proc: {
-            name: (total_s - before[proc].by_operation_s.get(name, 0.0)) / steps
-            for name, total_s in spent.by_operation_s.items()
-            if total_s >= before[proc].by_operation_s.get(name, 0.0)
-        }
-        for proc, spent in after.items()
-        if proc in before and 0 < before[proc].steps < spent.steps and (steps := spent.steps - before[proc].steps)
-    }
+    pairs = {proc: (before[proc], spent) for proc, spent in after.items() if proc in before}
+    return {proc: _between(*pair) for proc, pair in pairs.items() if 0 < pair[0].steps < pair[1].steps}
+
+
+def _between(before: Spent, after: Spent) -> dict[str, float]:
+    more_s = {name: s - before.by_operation_s.get(name, 0.0) for name, s in after.by_operation_s.items()}
+    return {name: s / (after.steps - before.steps) for name, s in more_s.items() if s >= 0}
 
 
 def _apart_s(steps: Sequence[Shown]) -> float:

@@ -7,7 +7,6 @@ result stood, whoever died before telling; if it did not, nobody counts the atte
 from __future__ import annotations
 
 import bisect
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from closeranks.events import Record, RestorePlanned, RunStarted, StepClosed, TermBegan
+from closeranks.signs import mean_of
 
 
 class _Seating(NamedTuple):
@@ -130,14 +130,9 @@ def _joined(attempt: _Attempt, seats: int, *, repeated: bool) -> Record:
         repeated=repeated,
         seats=() if len(attempt.seats) >= seats else tuple(sorted(attempt.seats)),
         own_s=tuple(own_s) if any(own_s) else (),
-        grad_norm=_mean_norm([part for _, part in attempt.parts]),
+        grad_norm=mean_of(part.grad_norm for _, part in attempt.parts),
     )
     return msgspec.structs.replace(last, event=event)
-
-
-def _mean_norm(parts: Sequence[StepClosed]) -> float | None:
-    told = [part.grad_norm for part in parts if part.grad_norm is not None]
-    return math.fsum(told) / len(told) if told else None
 
 
 def _merged(parts: Sequence[Sequence[float | None]], seats: int) -> list[float | None]:

@@ -40,7 +40,7 @@ from closeranks.run.keeping import Keeping
 from closeranks.run.watch import Watch
 
 _STEPS_IN_FLIGHT = 2  # a seat may be one step ahead of what its page shows, and must not have ended by then
-_SHARE_OF_GRACE = 0.1
+_SHARE_OF_GRACE = 0.1  # the rest of it is for the last save
 _STOP_AHEAD_S = 0.5  # until the word has reached every seat: one that heard it too late would go on alone
 
 

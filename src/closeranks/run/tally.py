@@ -6,13 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from closeranks.events import StepClosed
-from closeranks.signs import StepMark
-
-
-def mean_of(values: Iterable[float | None]) -> float | None:
-    """The mean of those that are finite; None if there are none."""
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    return math.fsum(finite) / len(finite) if finite else None
+from closeranks.signs import StepMark, mean_of
 
 
 class Tally:

@@ -21,9 +21,9 @@ from closeranks.run.options import Target
 from closeranks.run.orphans import Orphans
 from closeranks.run.stacks import capture
 from closeranks.run.stragglers import Stragglers
-from closeranks.run.tally import Tally, mean_of
+from closeranks.run.tally import Tally
 from closeranks.run.worker import Worker
-from closeranks.signs import Reading, Spent
+from closeranks.signs import Reading, Spent, mean_of
 
 LOOK_S = 0.05
 _TICK_S = 0.25
@@ -31,7 +31,7 @@ _ACCOUNT_S = 2.0
 
 
 class Watch:
-    """Looks every ``LOOK_S`` from ``run``; ``gather`` is also called when a worker has ended."""
+    """Looks every ``LOOK_S`` from ``run``; ``part`` is called when a worker has ended."""
 
     def __init__(self, context: Context, exits: Exits, orphans: Orphans, doubts: Doubts | None) -> None:
         """Without ``doubts`` somebody else judges: on one node of several the coordinator, from the signs of all."""
@@ -91,17 +91,9 @@ class Watch:
         """How long no process of this node has printed anything."""
         return now_s - max(map(self._heard_s, self._context.living()), default=now_s)
 
-    def gather(self, worker: Worker) -> None:
-        """Take the steps that a worker has closed since the last look, for as long as its page is there."""
-        seat = self._seat_of(worker)
-        if seat is not None and worker.page.begun:
-            worker.ring_head, marks = worker.page.steps_since(worker.ring_head)
-            self._tally.add(seat, marks)
-
     def part(self, worker: Worker) -> None:
         """A worker has ended and its page is about to go: what it closed was closed before its end, and is told so."""
-        self.gather(worker)
-        self._gather_all()
+        self._gather()
         seat = self._seat_of(worker)
         if seat is None or not worker.page.begun:
             return
@@ -140,7 +132,7 @@ class Watch:
 
     def look(self) -> None:
         """One look at all members."""
-        self._gather_all()
+        self._gather()
         readings = self._readings()
         if readings:
             self._context.screen.vitals({seat: reading for seat, _, reading in readings})
@@ -148,10 +140,13 @@ class Watch:
             self._doubts.look({worker.proc: reading for _, worker, reading in readings if not worker.asked})
             self._doubts.call_roll(self._listening())
 
-    def _gather_all(self) -> None:
-        """Take what is new, and tell which steps are closed by it."""
+    def _gather(self) -> None:
+        """Take the steps that workers have closed since the last time, and tell those that are closed by all."""
         for worker in self._members().values():
-            self.gather(worker)
+            seat = self._seat_of(worker)
+            if seat is not None and worker.page.begun:
+                worker.ring_head, marks = worker.page.steps_since(worker.ring_head)
+                self._tally.add(seat, marks)
         steps = self._tally.take_closed()
         spent = self.spent() if steps and self.stragglers is not None else {}
         for closed in steps:
