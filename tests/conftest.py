@@ -18,9 +18,14 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What these tests and their processes put aside is gone with them, but for the folders of tests that failed.
+if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker has that of the process which started it
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="closeranks-tests-")
+    atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
+
 # What runs of these tests remember of nodes is nobody else's.
-os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="closeranks-state-")
-atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="state-")
 
 # A busy machine makes single examples slow; what a test may take as a whole is pytest's to say.
 settings.register_profile("repo", deadline=None)

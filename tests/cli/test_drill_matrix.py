@@ -22,6 +22,7 @@ class FakeRuns:
 
     score = RIGHT
     made: ClassVar[list[str]] = []
+    discarded: ClassVar[list[str]] = []
     interrupt_at = ""
 
     def __init__(self, _runner, folder, seed, command):
@@ -34,7 +35,11 @@ class FakeRuns:
         if cell.key == self.interrupt_at:
             raise KeyboardInterrupt
         self.made.append(cell.key)
+        self.newest = cell.key
         return drilled(cell, self.score, seed=self.seed, replay=replay, took_s=1.0)
+
+    def discard_drilled(self):
+        self.discarded.append(self.newest)
 
 
 @pytest.fixture
@@ -58,6 +63,16 @@ def test_the_exit_status_is_that_of_the_worst_cell(invoke, score, status):
     result, made = invoke("--cells", "kill:forward,freeze:idle", score=score)
     assert made == ["kill:forward", "freeze:idle"]
     assert result.exit_code == status
+
+
+@pytest.mark.parametrize(
+    ("score", "words", "expected"),
+    [(RIGHT, (), ["kill:forward", "kill:idle"]), (RIGHT, ("--keep", "m"), []), (WRONG, (), [])],
+)
+def test_right_cells_leave_nothing_on_the_disk_when_the_next_one_begins(invoke, score, words, expected):
+    discarded = []
+    invoke("--cells", "kill:forward,kill:idle", *words, score=score, discarded=discarded)
+    assert discarded == expected
 
 
 def test_a_wrong_cell_is_printed_with_its_reasons_and_the_command_that_makes_it_again(invoke):

@@ -1,3 +1,5 @@
+import pytest
+
 from closeranks.drill import campaign
 from closeranks.drill.campaign import carry_out, carry_out_all, drawn_at_random, planned, steps_made
 from closeranks.drill.plan import RunSpec, parse, resolve
@@ -25,6 +27,7 @@ class FakeRuns:
         self.exit_code = exit_code
         self.undisturbed_runs = []
         self.drilled_faults = []
+        self.discarded = 0
 
     def undisturbed(self, run):
         self.undisturbed_runs.append(run)
@@ -38,6 +41,9 @@ class FakeRuns:
             IncidentClosed(incident=1, outcome="recovered", steps_lost=0, first_step_s=0.25),
         )
         return evidence(*struck, *recovered, exit_code=self.exit_code, output="starting\nValueError: no\n")
+
+    def discard_drilled(self):
+        self.discarded += 1
 
 
 def test_a_held_drill_tells_what_struck_and_how_long_each_recovery_took():
@@ -70,9 +76,17 @@ def test_each_random_drill_replays_by_a_command_of_its_own():
 
 def test_results_are_told_one_by_one_in_order():
     told = []
-    results = carry_out_all(FakeRuns(), planned(PLAN, "p.toml", range(3)), told.append)
+    results = carry_out_all(FakeRuns(), planned(PLAN, "p.toml", range(3)), told.append, keep=False)
     assert told == results
     assert [result.seed for result in told] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("exit_code", "keep", "discarded"), [(0, False, 2), (0, True, 0), (1, False, 0)])
+def test_a_drill_that_held_leaves_nothing_on_the_disk_when_the_next_one_begins(exit_code, keep, discarded):
+    """A night of drills filled the disk: everything was kept until its end."""
+    runs = FakeRuns(exit_code)
+    carry_out_all(runs, planned(PLAN, "p.toml", range(2)), lambda _: None, keep=keep)
+    assert runs.discarded == discarded
 
 
 def test_the_steps_of_a_run_are_counted_by_its_highest_one():

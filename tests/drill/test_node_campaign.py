@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from closeranks.drill.nodes import campaign
 from closeranks.drill.nodes.campaign import Nodes, Results, ResultsProblem, Round, carry_out, carry_out_all, impossible
 from closeranks.drill.nodes.faults import Field, NodeKind, drawn
 from closeranks.drill.nodes.runs import NodesRun, NodesSpec
@@ -40,7 +41,8 @@ def ended(outcome: str, exit_code: int, reason: str) -> NodesEvidence:
 class Played(Nodes):
     """Every run stops with a reason, but for the one that is left alone; the last of the faults never strikes."""
 
-    def drilled(self, faults, _name=""):
+    def _make(self, faults, place):
+        place.mkdir()
         if not faults:
             return ended("completed", 0, "all done")
         stopped = ended("failed", 1, "the coordinator was lost")
@@ -70,8 +72,46 @@ def test_rounds_of_an_earlier_call_are_not_made_again_and_count_in_the_summary(t
     first.add(held(4))
     first.add(held(5))
     again = Results(path, REPLAY)
-    carry_out_all(None, range(4, 6), REPLAY, again, lambda _: pytest.fail("both are there"))
+    carry_out_all(None, range(4, 6), REPLAY, again, lambda _: pytest.fail("both are there"), keep=False)
     assert again.all_of(range(3, 6)) == [held(4), held(5)]
+
+
+class Completed(Played):
+    """Every run completes."""
+
+    def _make(self, faults, place):
+        super()._make(faults, place)
+        return msgspec.structs.replace(ended("completed", 0, "all done"), struck=faults)
+
+
+@pytest.mark.parametrize(("kind", "keep", "left"), [(Completed, False, 0), (Completed, True, 2), (Played, False, 2)])
+def test_a_round_that_held_and_completed_leaves_nothing_on_the_disk(tmp_path, kind, keep, left):
+    """A night of 200 rounds filled the disk: everything was kept until its end."""
+    nodes = kind(NodesSpec(("train.py",)), tmp_path, namespaces=False)
+    told = []
+    carry_out_all(nodes, range(2), REPLAY, Results(None, REPLAY), told.append, keep=keep)
+    assert [one.outcome for one in told] == [Outcome.HELD] * 2
+    assert sum(path.name.startswith("seed") for path in tmp_path.iterdir()) == left
+    assert (tmp_path / "001").is_dir()  # the run that was left alone is compared with all of them
+
+
+def test_what_etcd_stored_is_not_kept_with_a_run(tmp_path, monkeypatch):
+    """Its log written ahead takes 123 MiB, however short the run."""
+
+    class Broken:
+        def __init__(self, run, _faults):
+            self.folder = run.folder
+
+        def make(self):
+            (self.folder / "etcd" / "member").mkdir(parents=True)
+            (self.folder / "etcd.log").touch()
+            raise RuntimeError("the drill broke")
+
+    monkeypatch.setattr(campaign, "Striker", Broken)
+    nodes = Nodes(NodesSpec(("train.py",), authority="etcd"), tmp_path, namespaces=False)
+    with pytest.raises(RuntimeError, match="the drill broke"):
+        nodes.drilled((), "seed1")
+    assert [path.name for path in (tmp_path / "seed1").iterdir()] == ["etcd.log"]
 
 
 def test_results_of_another_campaign_are_refused(tmp_path):

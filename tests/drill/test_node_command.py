@@ -49,7 +49,8 @@ def invoke(monkeypatch, of_one_command):
                 (self.folder / "001").mkdir(exist_ok=True)
                 return undisturbed(alone)
 
-        def carry_out_all(_nodes, _seeds, _replay, results, on_result):
+        def carry_out_all(_nodes, _seeds, _replay, results, on_result, *, keep):
+            assert keep is ("--keep" in words)
             for one in rounds:
                 if isinstance(one, BaseException):
                     raise one

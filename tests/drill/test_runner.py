@@ -54,6 +54,16 @@ def test_the_undisturbed_run_knows_no_faults_and_is_made_once_for_each_command(l
 
 
 @pytest.mark.process
+def test_a_drilled_run_is_removed_and_the_undisturbed_one_stays(launcher, tmp_path):
+    runner = Runner(tmp_path / "runs")
+    runner.undisturbed(RunSpec(command=("0",)))
+    runner.discard_drilled()  # there is none yet
+    runner.drilled(RunSpec(command=("0",)), (FAULT,))
+    runner.discard_drilled()
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["01-undisturbed"]
+
+
+@pytest.mark.process
 def test_a_drilled_run_gets_its_faults_and_hands_back_how_it_ended(launcher, tmp_path):
     evidence = Runner(tmp_path / "runs").drilled(RunSpec(command=("7",)), (FAULT,))
     path = tmp_path / "runs" / "01-drilled" / "faults.json"

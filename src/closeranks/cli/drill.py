@@ -45,7 +45,7 @@ def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     seed: Annotated[int, typer.Option(help="Same seed, same drill.")] = 0,
     repeat: Annotated[int, typer.Option(min=1, help="Carry the plan out with so many seeds.")] = 1,
     keep: Annotated[
-        Path | None, typer.Option(help="A new folder for all runs; else they are kept if not held.")
+        Path | None, typer.Option(help="A new folder for all runs; else those that do not hold are kept.")
     ] = None,
     seats: Annotated[int, typer.Option("--nproc-per-node", min=1, help="With --random: seats.")] = 4,
     spares: Annotated[int, typer.Option("--spares", min=0, help="With --random: spares.")] = 1,
@@ -90,8 +90,9 @@ def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
         raise typer.Exit(_of_gateway(console, wish, as_json=as_json))
     if matrix:
         folder = resume if resume is not None else new_folder(keep)
-        options = MatrixOptions(cells, seed, folder, resume is not None, html, as_json, tuple(target or ()))
-        raise typer.Exit(_matrix(console, options, keep=resume is not None or keep is not None))
+        asked = resume is not None or keep is not None
+        options = MatrixOptions(cells, seed, folder, resume is not None, asked, html, as_json, tuple(target or ()))
+        raise typer.Exit(_matrix(console, options))
     target = target or []
     seeds = range(seed, seed + (random or repeat))
     drills = [] if random else _planned_drills(target, seeds)
@@ -105,7 +106,9 @@ def drill(  # noqa: PLR0913, PLR0917 - each is an option of the command line
                     command=tuple(target), seats=seats, spares=spares, timeout_s=timeout_s, save_every=save_every
                 )
                 drills = _random_drills(runner, run, seeds)
-            results = campaign.carry_out_all(runner, drills, lambda result: show(console, result))
+            results = campaign.carry_out_all(
+                runner, drills, lambda result: show(console, result), keep=keep is not None
+            )
         conclude(console, results, as_json=as_json)
     finally:  # who interrupts it hears where the runs are
         held = worst([result.outcome for result in results]) is Outcome.HELD
@@ -125,14 +128,14 @@ def _of_gateway(console: Console, wish: Wish, *, as_json: bool) -> int:
     return verdict_of(seen)
 
 
-def _matrix(console: Console, options: MatrixOptions, *, keep: bool) -> int:
+def _matrix(console: Console, options: MatrixOptions) -> int:
     status: int | None = None
     try:
         status = drill_matrix(console, options)
     except (UnknownCellError, Unreadable) as error:
         refuse(str(error))
     finally:
-        if not _removed(options.folder, asked=keep, held=status == Outcome.HELD):
+        if not _removed(options.folder, asked=options.keep, held=status == Outcome.HELD):
             again = f"to go on: closeranks drill --matrix --resume {options.folder}"
             say(console, f"runs are kept in {options.folder}; {again}")
     return status

@@ -49,6 +49,7 @@ class MatrixOptions(NamedTuple):
     seed: int
     folder: Path
     resume: bool
+    keep: bool  # the runs of right cells, too
     html: Path | None
     as_json: bool
     command: tuple[str, ...]
@@ -144,6 +145,8 @@ def _make(console: Console, options: MatrixOptions, cells: Sequence[Cell], found
                 _keep(options.folder / RESULTS, result)
                 style = _STYLE[result.state]
                 console.print(f"[{style}]{result.short()}[/] {cell.key} ({result.took_s:.1f} s)", highlight=False)
+                if not options.keep and result.state is State.RIGHT:
+                    runs.discard_drilled()
     console.print(f"{len(cells)} cells in {time.monotonic() - began_s:.0f} s", highlight=False)
 
 

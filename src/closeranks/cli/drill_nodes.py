@@ -56,7 +56,7 @@ def drill_nodes(  # noqa: PLR0913, PLR0917 - each is an option of the command li
         str, typer.Option(help="Save, as run does it; then all nodes lose power, too, and the job is started anew.")
     ] = "",
     keep: Annotated[
-        Path | None, typer.Option(help="A new folder for all runs; else they are kept if not held, or stopped.")
+        Path | None, typer.Option(help="A new folder for all runs; else those are kept that do not hold, or stop.")
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Keep each round's result in this file, and leave out those that it holds.")
@@ -105,7 +105,7 @@ def drill_nodes(  # noqa: PLR0913, PLR0917 - each is an option of the command li
                 typer.echo(f"{ends}\nthe run that was left alone did not complete: nothing to drill", err=True)
                 raise typer.Exit(int(Outcome.UNKNOWN))
         with console.status(f"{rounds} rounds"):
-            carry_out_all(nodes, seeds, replay, results, lambda result: _show(console, result))
+            carry_out_all(nodes, seeds, replay, results, lambda one: _show(console, one), keep=keep is not None)
         whole = True
     finally:  # an interrupted night is summed up, too
         found = results.all_of(seeds)

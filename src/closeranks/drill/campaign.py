@@ -23,6 +23,9 @@ class Runs(Protocol):
     def drilled(self, run: RunSpec, faults: tuple[Fault, ...]) -> Evidence:
         """One run with these faults."""
 
+    def discard_drilled(self) -> None:
+        """Remove what the last run with faults left on the disk."""
+
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """One drill and what it proved."""
@@ -87,12 +90,14 @@ def carry_out(runs: Runs, drawn: Drawn) -> Result:
     )
 
 
-def carry_out_all(runs: Runs, drills: list[Drawn], on_result: Callable[[Result], None]) -> list[Result]:
-    """Make the drills in turn; ``on_result`` hears of each at once."""
+def carry_out_all(runs: Runs, drills: list[Drawn], on_result: Callable[[Result], None], *, keep: bool) -> list[Result]:
+    """Make the drills in turn; ``on_result`` hears of each at once. ``keep``: what held stays on the disk, too."""
     results = []
     for drawn in drills:
         results.append(carry_out(runs, drawn))
         on_result(results[-1])
+        if not keep and results[-1].outcome is Outcome.HELD:
+            runs.discard_drilled()
     return results
 
 

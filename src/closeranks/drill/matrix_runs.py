@@ -38,6 +38,7 @@ class MatrixRuns:
         self._seed = seed
         self._command = tuple(command)
         self._nodes: dict[NodesSpec, Nodes] = {}
+        self._last: Runner | Nodes = runner
 
     def make(self, cell: Cell, replay: str) -> CellResult:
         """Drill one cell. ``replay``: the command that does it again."""
@@ -51,7 +52,12 @@ class MatrixRuns:
         found = score(expected, struck, undisturbed, broken)
         return drilled(cell, found, seed=self._seed, replay=replay, took_s=time.monotonic() - began_s)
 
+    def discard_drilled(self) -> None:
+        """Remove what the last cell that was made left on the disk."""
+        self._last.discard_drilled()
+
     def _of_processes(self, cell: Cell) -> tuple[Struck, Evidence, Evidence]:
+        self._last = self._runner
         drawn = episode(cell, self._seed, self._command_of(cell))
         faults = drawn.faults
         struck = Struck(seat=faults[-1].seat, all_seats=tuple(fault.seat for fault in faults), control=cell.row.control)
@@ -63,7 +69,8 @@ class MatrixRuns:
         spec = NodesSpec(command, nnodes=SEATS, spare_nodes=1, authority="etcd", timeout_s=_NODES_S)
         if spec not in self._nodes:
             self._nodes[spec] = Nodes(spec, self._folder / f"nodes-{len(self._nodes) + 1}", namespaces=True)
-        nodes, faults = self._nodes[spec], node_faults(cell, self._seed)
+        self._last = nodes = self._nodes[spec]
+        faults = node_faults(cell, self._seed)
         evidence = nodes.drilled(faults)
         seats = tuple(_seat_of(evidence, fault) for fault in faults)
         struck = Struck(seat=seats[-1], all_seats=seats)

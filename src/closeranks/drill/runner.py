@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,22 +39,33 @@ class Runner:
         self._visible = visible
         self._undisturbed: dict[RunSpec, Evidence] = {}
         self._made = 0
+        self._drilled: Path | None = None
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def undisturbed(self, run: RunSpec) -> Evidence:
         """The run without faults; made once for each command."""
         if run not in self._undisturbed:
-            self._undisturbed[run] = self._make(run, "undisturbed", None)
+            self._undisturbed[run] = self._make(run, self._place("undisturbed"), None)
         return self._undisturbed[run]
 
     def drilled(self, run: RunSpec, faults: tuple[Fault, ...]) -> Evidence:
         """One run with these faults."""
-        return self._make(run, "drilled", faults)
+        self._drilled = self._place("drilled")
+        return self._make(run, self._drilled, faults)
 
-    def _make(self, run: RunSpec, name: str, faults: tuple[Fault, ...] | None) -> Evidence:
+    def discard_drilled(self) -> None:
+        """Remove what the last run with faults left on the disk."""
+        if self._drilled is not None:
+            shutil.rmtree(self._drilled, ignore_errors=True)
+            self._drilled = None
+
+    def _place(self, name: str) -> Path:
         self._made += 1
         place = self._folder / f"{self._made:02d}-{name}"
         place.mkdir(mode=0o700)
+        return place
+
+    def _make(self, run: RunSpec, place: Path, faults: tuple[Fault, ...] | None) -> Evidence:
         environment = {key: value for key, value in os.environ.items() if key != ENVIRONMENT} | memory_of(place)
         if faults is not None:
             plan = place / "faults.json"

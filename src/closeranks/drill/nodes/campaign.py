@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -12,10 +13,11 @@ import msgspec
 from closeranks.drill.campaign import Result
 from closeranks.drill.nodes.faults import Field, NodeFault, NodeKind, drawn, kinds_in
 from closeranks.drill.nodes.namespaces import NamespaceStand
-from closeranks.drill.nodes.runs import AUTHORITY, NodesRun, NodesSpec, closed_step
+from closeranks.drill.nodes.runs import AUTHORITY, NodesRun, NodesSpec, closed_step, discard_authority
 from closeranks.drill.nodes.stand import Stand
 from closeranks.drill.nodes.strikes import Striker
 from closeranks.drill.nodes.verdict import NodesEvidence, judge, stops, went_on
+from closeranks.drill.verdict import Outcome
 from closeranks.events import IncidentClosed
 
 _SILENCEABLE: Final = frozenset({"etcd", "store"})
@@ -39,25 +41,42 @@ class Nodes:
         self.namespaces = namespaces
         self._folder = folder
         self._made = 0
+        self._drilled: Path | None = None
         self._undisturbed: NodesEvidence | None = None
 
     def undisturbed(self) -> NodesEvidence:
         """The run without faults, made once."""
         if self._undisturbed is None:
-            self._undisturbed = self.drilled(())
+            self._undisturbed = self._make((), self._place())
         return self._undisturbed
 
     def drilled(self, faults: tuple[NodeFault, ...], name: str = "") -> NodesEvidence:
         """One run with these faults, on a stand of its own, in a new folder of that name (else the next number)."""
-        self._made += 1
-        stand = NamespaceStand if self.namespaces else Stand
-        with stand((*self.spec.nodes, AUTHORITY)) as nodes:
-            return Striker(NodesRun(self.spec, nodes, self._folder / (name or f"{self._made:03d}")), faults).make()
+        self._drilled = self._place(name)
+        return self._make(faults, self._drilled)
+
+    def discard_drilled(self) -> None:
+        """Remove what the last run with faults left on the disk."""
+        if self._drilled is not None:
+            shutil.rmtree(self._drilled, ignore_errors=True)
+            self._drilled = None
 
     def field(self) -> Field:
         """Where faults may strike: within the steps that the command makes when it is left alone."""
         records = [record for run in self.undisturbed().runs for record in run.records]
         return _field(self.spec, 1 + closed_step(records), namespaces=self.namespaces, only=self.only)
+
+    def _place(self, name: str = "") -> Path:
+        self._made += 1
+        return self._folder / (name or f"{self._made:03d}")
+
+    def _make(self, faults: tuple[NodeFault, ...], place: Path) -> NodesEvidence:
+        stand = NamespaceStand if self.namespaces else Stand
+        try:
+            with stand((*self.spec.nodes, AUTHORITY)) as nodes:
+                return Striker(NodesRun(self.spec, nodes, place), faults).make()
+        finally:
+            discard_authority(place)
 
 
 def impossible(spec: NodesSpec, *, namespaces: bool, only: tuple[NodeKind, ...]) -> tuple[NodeKind, ...]:
@@ -143,14 +162,25 @@ class Results:
 
 
 def carry_out_all(
-    nodes: Nodes, seeds: range, replay: tuple[str, ...], results: Results, on_result: Callable[[Round], None]
+    nodes: Nodes,
+    seeds: range,
+    replay: tuple[str, ...],
+    results: Results,
+    on_result: Callable[[Round], None],
+    *,
+    keep: bool,
 ) -> None:
-    """Make the drills that have no result yet, in turn; ``on_result`` hears of each at once."""
+    """Make the drills that have no result yet, in turn; ``on_result`` hears of each at once.
+
+    ``keep``: what held, and did not stop before its time, stays on the disk, too.
+    """
     for seed in seeds:
         if seed not in results.by_seed:
             result = carry_out(nodes, seed, replay)
             results.add(result)
             on_result(result)
+            if not keep and result.outcome is Outcome.HELD and not result.stops:
+                nodes.discard_drilled()
 
 
 def _replay_of(replay: tuple[str, ...], seed: int) -> str:

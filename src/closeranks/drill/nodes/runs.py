@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from closeranks.events import CoordinatorBegan, CoordinatorFollowed, IncidentClo
 
 AUTHORITY: Final = "authority"  # the node on which it runs
 _ETCD_PORT: Final = 2379
+_ETCD_DATA: Final = "etcd"
 _POLL_S: Final = 0.05
 _ETCD_S: Final = 20.0
 
@@ -234,7 +236,7 @@ class NodesRun:
         """On the authority's node; its port is one that was free a moment ago where the nodes share one host."""
         self._port = _ETCD_PORT if self.stand.can_cut else free_port()
         url = f"http://{self.stand.address(AUTHORITY)}:{self._port}"
-        peers = ["--listen-peer-urls", "http://127.0.0.1:0", "--data-dir", str(self.folder / "etcd")]
+        peers = ["--listen-peer-urls", "http://127.0.0.1:0", "--data-dir", str(self.folder / _ETCD_DATA)]
         clients = ["--listen-client-urls", url, "--advertise-client-urls", url, "--log-level", "error"]
         self.stand.start(AUTHORITY, ["etcd", *peers, *clients], self.folder / "etcd.log")
         end_s = time.monotonic() + _ETCD_S
@@ -242,6 +244,11 @@ class NodesRun:
             if time.monotonic() > end_s:
                 raise RuntimeError(f"etcd does not listen on {url}: {tail_of(self.folder / 'etcd.log')}")
             time.sleep(_POLL_S)
+
+
+def discard_authority(folder: Path) -> None:
+    """Remove what etcd stored for a run that is over: 123 MiB of logs written ahead, which tell nothing more."""
+    shutil.rmtree(folder / _ETCD_DATA, ignore_errors=True)
 
 
 def closed_step(records: list[Record] | tuple[Record, ...]) -> int:
