@@ -31,6 +31,8 @@ _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 class JournalError(Exception):
     """A record could not be written; the message says what was left behind."""
 
+    record: Record | None = None  # where the disk did not take it
+
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
     """A line that is no record. It was skipped."""
@@ -101,10 +103,15 @@ class Journal:
             event=_tidy(event),
             stamp=stamp,
         )
-        self._write(_line(record))
-        self._next_seq += 1
-        if isinstance(event, _LASTING):
-            self._flush(record)
+        line = _line(record)
+        try:
+            self._write(line)
+            self._next_seq += 1
+            if isinstance(event, _LASTING):
+                self._flush(record)
+        except JournalError as error:
+            error.record = record
+            raise
         return record
 
     def close(self) -> None:

@@ -34,6 +34,22 @@ def test_the_version_can_be_asked_for():
     assert (result.exit_code, result.output.split()[0]) == (0, "closeranks")
 
 
+def test_streams_that_were_closed_before_the_start_lead_nowhere_also_for_what_is_started(tmp_path):
+    """The next file that was opened took the place of the output, and what was printed went into it."""
+    code = (
+        "import os, subprocess, sys\n"
+        "from closeranks.cli.main import open_closed_streams\n"
+        "open_closed_streams()\n"
+        "print('lost'); print('lost', file=sys.stderr); assert sys.stdin.read() == ''\n"
+        f"with open({str(tmp_path / 'file')!r}, 'w') as file:\n"
+        "    subprocess.run(['sh', '-c', 'echo lost; echo lost >&2'], check=True)\n"
+        "    file.write(str(file.fileno()))\n"
+    )
+    closing = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", sys.executable, "-c", code]
+    subprocess.run(closing, env={"PYTHONPATH": str(SOURCE)}, check=True)
+    assert int((tmp_path / "file").read_text()) > 2
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_of_the_program_imports_no_verb(verb):
     code = f"import sys, closeranks.cli.main as m; m.app_for(['--help']); print({VERBS[verb][0]!r} in sys.modules)"

@@ -2,7 +2,7 @@
 
 from closeranks.decide.controller import initial, step
 from closeranks.decide.placement import first_layout
-from closeranks.decide.protocol import Begun, EndRun, NodeJoined, NodeLost, StartGroup, Tick
+from closeranks.decide.protocol import Begun, EndRun, NodeFitness, NodeJoined, NodeLost, StartGroup, Tick
 from closeranks.decide.state import Life, Settings
 
 
@@ -59,6 +59,28 @@ def test_nodes_that_do_not_come_in_time_are_named():
     assert isinstance(end, EndRun)
     assert (end.outcome, end.exit_code) == ("failed", 1)
     assert "2 of 3 nodes joined, n0, n2 did not within 600 s; there are: n1, n7" in end.reason
+
+
+def test_nodes_that_came_and_get_no_work_are_told_with_their_reasons():
+    """They were told to be missing, and to be started, though they were there with a full disk."""
+    settings = Settings(seats=2, nodes_needed=2)
+    full = NodeFitness(node="n0", unfit="room: /runs has 24 MiB left")
+    _, (end,) = told(settings, (0, Begun()), (1, full), (2, join("n1")), (600, Tick()))
+    assert "n0 did not within 600 s; there are: n1; n0 cannot take workers: room: /runs has 24 MiB left" in end.reason
+
+
+def test_of_many_nodes_that_get_no_work_a_few_are_named_and_the_rest_counted():
+    full = [(k, NodeFitness(node=f"n{k}", unfit="room")) for k in range(1, 12)]
+    _, (end,) = told(Settings(seats=20, nodes_needed=20), (0, Begun()), *full, (600, Tick()))
+    named = "; n1 cannot take workers: room; n2 cannot take workers: room; n3 cannot take workers: room"
+    assert f"{named}; nor can 8 more; start" in end.reason
+
+
+def test_a_node_that_was_mended_is_told_no_longer():
+    full = NodeFitness(node="n0", unfit="room")
+    settings = Settings(seats=3, nodes_needed=3)
+    _, (end,) = told(settings, (0, Begun()), (1, full), (2, join("n0")), (600, Tick()))
+    assert "cannot take workers" not in end.reason
 
 
 def test_enough_nodes_with_too_few_slots_are_not_enough():

@@ -89,6 +89,24 @@ def test_a_script_without_the_library_is_restarted_as_a_group_under_a_new_term(s
 
 
 @pytest.mark.process
+def test_a_run_whose_output_cannot_be_written_goes_on_and_keeps_its_code(tmp_path):
+    """Started with its output on a full disk it did not begin; the interpreter made 120 of the code of such a run."""
+    script, main = "import sys; print('hello'); sys.exit(3)", "from closeranks.cli.main import main; main()"
+    words = ["--nproc-per-node", "1", "--max-restarts", "0", "--start", "spawn", "--run-dir", str(tmp_path / "run")]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", main, "run", *words, "--no-python", sys.executable, "-c", script],
+            env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+            stdout=full,
+            stderr=full,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 3
+    assert (tmp_path / "run" / "logs" / "p1.out").read_text() == "hello\n"
+
+
+@pytest.mark.process
 def test_a_run_that_fails_ends_with_the_first_traceback_and_the_code(start_run):
     script = "import sys\nprint('x' * 10_000, '\\x1b[2J')\nprint('why', file=sys.stderr)\nraise KeyError('gone')\n"
     run = start_run(script, "--max-restarts", "0", "--start", "spawn")

@@ -116,6 +116,12 @@ def sit_in_a_section(job: cr.Job, step: int, _model: nn.Module) -> None:
             idle("go-1")
 
 
+def full_disk(job: cr.Job, step: int, _model: nn.Module) -> None:
+    """Nothing can be written into the folder of the final states."""
+    if (job.rank, step) == (0, 4):
+        (RUN / "final").touch()
+
+
 INSIDE: dict[str, Callable[[cr.Job, int], None]] = {
     "leave-once": leave_once,
     "leave-always": leave_always,
@@ -131,6 +137,7 @@ BETWEEN: dict[str, Callable[[cr.Job, int, nn.Module], None]] = {
     "corrupt-saved": flip_a_bit,
     "idle": sit_idle,
     "freeze": sit_in_a_section,
+    "full-disk": full_disk,
 }
 
 

@@ -25,6 +25,14 @@ def test_a_start_up_crash_keeps_its_code_and_has_its_own_message_under_its_trace
     assert len(ended.events(ProcessStarted)) == 4  # one restart, however many are allowed later
 
 
+def test_a_run_whose_final_states_cannot_be_written_down_is_complete(start):
+    """It was told to have failed in its last step, when everything was done: its disk was full."""
+    ended = start("full-disk", *TWO).end()
+    assert ended.code == 0, ended.output
+    assert [end.outcome for end in ended.events(RunEnded)] == ["completed"]
+    assert len(re.findall(r"final/seat[01]\.json: .*; the run is complete, no drill can compare it", ended.output)) == 2
+
+
 def test_a_crash_that_comes_again_at_the_same_place_and_step_stops_the_job_and_says_so(start):
     ended = start("crash-always", *TWO).end()
     assert ended.code == 1, ended.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -29,7 +30,18 @@ VERBS: Final = {
 
 def main() -> None:
     """The entry point of the ``closeranks`` command."""
+    open_closed_streams()
     app_for(sys.argv[1:])()
+
+
+def open_closed_streams() -> None:
+    """Standard streams that were closed by whoever started us lead nowhere: the next file would take their place."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it has the lowest free number: this one
+            setattr(sys, name, os.fdopen(fd, "w" if fd else "r", encoding="utf-8"))
 
 
 def app_for(arguments: Sequence[str]) -> typer.Typer:

@@ -33,6 +33,7 @@ from closeranks.run.options import (
     parse,
     tiers_of,
 )
+from closeranks.run.telling import drop_untold, tell
 
 EXIT_USAGE = 2
 RESOLVE_AGAIN_S = 1.0
@@ -133,7 +134,9 @@ def register(app: typer.Typer) -> None:
     @app.command("run", context_settings=raw, add_help_option=False)
     def run(words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
         """Run a training script and keep it alive."""
-        raise typer.Exit(main(words or []))
+        code = main(words or [])
+        drop_untold()
+        raise typer.Exit(code)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -153,20 +156,19 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(shown(effective(asked.options)))
         return 0
     except _NodeRefused as problem:
-        sys.stderr.write(f"closeranks run: {problem}\n")
+        tell(f"closeranks run: {problem}", sys.stderr)
         return NODE_ALONE
     except UsageError as error:
-        sys.stderr.write(f"closeranks run: {error}\n")
+        tell(f"closeranks run: {error}", sys.stderr)
         return EXIT_USAGE
     if options.view is not View.NONE:
         spares = f" and {options.spares} spare{'s' if options.spares > 1 else ''}" if options.spares else ""
-        sys.stdout.write(f"closeranks: starting {options.seats} seats{spares} in {folder}\n")
-        sys.stdout.flush()
+        tell(f"closeranks: starting {options.seats} seats{spares} in {folder}", sys.stdout)
     try:
         return guard(folder, options.seats)
     except OSError as error:
         release(folder)
-        sys.stderr.write(f"closeranks run: the supervisor cannot be started: {error}\n")
+        tell(f"closeranks run: the supervisor cannot be started: {error}", sys.stderr)
         return 1 if options.nnodes == 1 else NODE_ALONE
 
 
@@ -271,7 +273,7 @@ def _wait_for_identity(options: RunOptions) -> None:
                 raise
             if not waiting:
                 waiting = True
-                sys.stderr.write(f"closeranks run: waiting for the name: {problem}\n")
+                tell(f"closeranks run: waiting for the name: {problem}", sys.stderr)
         else:
             return
         time.sleep(RESOLVE_AGAIN_S)

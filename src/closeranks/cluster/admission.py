@@ -104,6 +104,7 @@ class Admission:
             attendee.admitted = attendee.silent = False
             self._feed(NodeLost(node=attendee.node, detail=detail))
             self._telling.tell()  # the memo, before anything is done about it
+        self._feed(NodeFitness(node=attendee.node, unfit=report.failed))
         if spares:
             attendee.send(words.Dismissed(procs=tuple(sorted(spares))))
 

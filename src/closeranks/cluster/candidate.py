@@ -36,6 +36,7 @@ from closeranks.run.folder import read_run_file
 from closeranks.run.links import Link
 from closeranks.run.linux import die_with_parent
 from closeranks.run.options import STORE_AUTHORITY, RunOptions
+from closeranks.run.telling import tell
 
 _STATIC_EPOCH: Final = 1  # without an authority there is one leader and never another
 _EXIT_USAGE: Final = 2
@@ -177,7 +178,7 @@ class Candidate:
                 self._over.set()
 
     def _parent_gone(self, reason: str) -> None:
-        sys.stderr.write(f"{reason}\n")
+        tell(reason, sys.stderr)
         os._exit(1)
 
     # --- the lead -----------------------------------------------------------------------------------------------
@@ -339,7 +340,7 @@ def main(argv: list[str]) -> int:
     try:
         asyncio.run(_be(argv))
     except IdentityProblem as error:
-        sys.stderr.write(f"{error}\n")
+        tell(str(error), sys.stderr)
         return _EXIT_USAGE
     return 0
 

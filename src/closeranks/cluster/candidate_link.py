@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from closeranks.cluster import aside
 from closeranks.decide.retry_budget import Backoff, wait_s
+from closeranks.log_file import open_log
 from closeranks.run.context import Context
 from closeranks.run.links import Link
 
@@ -31,7 +32,7 @@ class _Process:
     def __init__(self, folder: Path, on_aside: Callable[[Any], None], on_ended: Callable[[_Process], None]) -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        with theirs, (folder / "logs" / "candidate.log").open("ab") as log:
+        with theirs, os.fdopen(open_log(folder / "logs" / "candidate.log"), "ab") as log:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-P", "-m", "closeranks.cluster.candidate"),

@@ -13,6 +13,7 @@ from closeranks.decide.state import Life, Node, Proc, Stage, State
 from closeranks.decide.turn import Turn
 from closeranks.events import ErrorSeen
 
+_NAMED_MAX = 3
 _KEEPS_SPARES = frozenset({Life.JOINING, Life.REGROUPING, Life.RESTORING, Life.RUNNING})
 
 
@@ -55,8 +56,7 @@ def assembling_late(turn: Turn) -> None:
         turn.update(shrunk_to=fewer)
         _start_when_assembled(turn)
     else:
-        there = ", ".join(sorted(turn.state.nodes, key=rank)) or "none"
-        reason = f"{_shortage(turn.state)} within {allowed_s:g} s; there are: {there}"
+        reason = f"{_shortage(turn.state)} within {allowed_s:g} s; {_present(turn.state)}"
         endings.fail(turn, 1, f"{reason}; start the missing ones, or ask for fewer with --nnodes")
 
 
@@ -67,6 +67,14 @@ def _shortage(state: State) -> str:
         return f"{len(state.nodes)} of {needed} nodes joined, {', '.join(missing)} did not"
     slots = sum(node.slots for node in state.nodes.values())
     return f"{len(state.nodes)} nodes joined, with room for {slots} of {seats} seats"
+
+
+def _present(state: State) -> str:
+    """The nodes that are counted with, and why others that came are not."""
+    there, down = ", ".join(sorted(state.nodes, key=rank)) or "none", sorted(state.turned_down, key=rank)
+    reasons = "".join(f"; {name} cannot take workers: {state.turned_down[name]}" for name in down[:_NAMED_MAX])
+    more = f"; nor can {len(down) - _NAMED_MAX} more" if len(down) > _NAMED_MAX else ""
+    return f"there are: {there}{reasons}{more}"
 
 
 def joined(turn: Turn, fact: NodeJoined) -> None:
@@ -80,6 +88,7 @@ def joined(turn: Turn, fact: NodeJoined) -> None:
     turn.update(
         nodes={**state.nodes, node.name: node},
         lost_nodes={name: gone for name, gone in state.lost_nodes.items() if name != node.name},
+        turned_down={name: why for name, why in state.turned_down.items() if name != node.name},
     )
     make_use(turn, node.name)
 
@@ -100,6 +109,8 @@ def make_use(turn: Turn, name: str) -> None:
 def fitness(turn: Turn, fact: NodeFitness) -> None:
     """What the node has it keeps; something new goes there only where no other node has room."""
     node, unfit = turn.state.nodes.get(fact.node), bool(fact.unfit)
+    if node is None and unfit:
+        turn.update(turned_down={**turn.state.turned_down, fact.node: fact.unfit})
     if node is None or node.unfit == unfit:
         return
     turn.update(nodes={**turn.state.nodes, node.name: replace(node, unfit=unfit)})
@@ -163,8 +174,7 @@ def check_room(turn: Turn) -> None:
     if state.life not in (Life.GATHERING, Life.CLEARING) or since_s is None or turn.now_s - since_s < patience_s:
         return
     roomless = sorted(set(range(state.seats)) - set(membership.occupants(state)) - set(membership.placements(state)))
-    there = ", ".join(sorted(state.nodes, key=rank)) or "none"
-    detail = f"no node with room for seats {roomless} came within {patience_s:g} s; there are: {there}"
+    detail = f"no node with room for seats {roomless} came within {patience_s:g} s; {_present(state)}"
     found = Trouble(seen=Seen.NO_ROOM, detail=detail, allowed_s=patience_s, fewer_seats=sizing.fewer_seats(state))
     trouble.meet(turn, found, hopeless="" if found.fewer_seats else _way_out(state))
 

@@ -272,7 +272,10 @@ class NodeBack(_Value, frozen=True, tag=True):
 
 
 class NodeFitness(_Value, frozen=True, tag=True):
-    """Whether anything speaks against giving the node new work. What it does already it goes on with."""
+    """Whether anything speaks against giving the node new work. What it does already it goes on with.
+
+    Of a node that is not counted with: why not.
+    """
 
     node: str
     unfit: str  # why, "" if nothing does

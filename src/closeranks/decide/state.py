@@ -218,6 +218,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     procs: dict[int, Proc] = {}  # never changed in place; thousands are looked through from their end
     nodes: Mapping[str, Node] = {}  # those that are there; empty in a run of one node
     lost_nodes: Mapping[str, Node] = {}  # and not back
+    turned_down: Mapping[str, str] = {}  # nodes that came and said themselves why they should get no work
     short_since_s: float | None = None  # since then seats have no room; None: all have
     places: tuple[str, ...] = ()  # node by seat, where it is or last was; empty in a run of one node
     incarnations: tuple[int, ...] = ()  # newest by seat

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from closeranks.decide.protocol import Decision, EndRun, Fact, StopAsked
-from closeranks.events import AnyEvent, IncidentClosed, IncidentOpened, ProcessExited, ProcessFailed, Stamp
+from closeranks.events import AnyEvent, IncidentClosed, IncidentOpened, ProcessExited, ProcessFailed, Record, Stamp
 from closeranks.journal import Journal, JournalError
 from closeranks.launch.outcome import code_of_own_end
 from closeranks.run.birth import Node
@@ -102,14 +102,18 @@ class Context:
             self._feeding = False
 
     def note(self, event: AnyEvent, stamp: Stamp | None = None) -> None:
-        """Write to the journal. A full disk is told once and ends nothing."""
+        """Write to the journal, and show it. A full disk is told once and ends nothing."""
+        record: Record | None
         try:
-            self.screen.record(self.journal.append(event, self.term, stamp))
+            record = self.journal.append(event, self.term, stamp)
             self._journal_lost = False
         except JournalError as error:
             if not self._journal_lost:
                 self.say(f"closeranks: {error}; the run goes on without its journal until this is mended")
             self._journal_lost = True
+            record = error.record
+        if record is not None:
+            self.screen.record(record)
         if isinstance(event, IncidentOpened):
             self.incident = event.incident
         elif isinstance(event, IncidentClosed):

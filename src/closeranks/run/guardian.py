@@ -21,6 +21,7 @@ from closeranks.launch.outcome import code_of_own_end
 from closeranks.run.descendants import kill_descendants
 from closeranks.run.folder import read_run_file, write_run_file
 from closeranks.run.linux import become_subreaper
+from closeranks.run.telling import tell
 
 # Set in the supervisor only: a worker gets the user's own environment back.
 OPENBLAS = "OPENBLAS_NUM_THREADS"  # numpy's import would start a thread, and a zygote must have one
@@ -69,7 +70,7 @@ def guard(folder: Path, seats: int) -> int:
         os.close(pidfd)
         os.close(alive)
     if left:
-        sys.stderr.write(f"closeranks: processes {left} do not react to SIGKILL; they hold no part of the run\n")
+        tell(f"closeranks: processes {left} do not react to SIGKILL; they hold no part of the run", sys.stderr)
     return code if code >= 0 else _supervisor_lost(folder, -code)
 
 
@@ -87,12 +88,12 @@ def _forward_signals(pidfd: int) -> None:
 def _supervisor_lost(folder: Path, number: int) -> int:
     """The supervisor was killed: say so where a person and ``closeranks report`` will look."""
     reason = f"the supervisor was ended by signal {number}; every process of the run was ended after it"
-    sys.stderr.write(f"closeranks: {reason}; what is known is in {folder}\n")
+    tell(f"closeranks: {reason}; what is known is in {folder}", sys.stderr)
     exit_code = 128 + number
     try:
         file = read_run_file(folder)
         exit_code = code_of_own_end(file.options, exit_code)
         write_run_file(folder, msgspec.structs.replace(file, outcome="failed", exit_code=exit_code, reason=reason))
     except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
-        sys.stderr.write(f"closeranks: {folder}/run.json was not updated: {error}\n")
+        tell(f"closeranks: {folder}/run.json was not updated: {error}", sys.stderr)
     return exit_code

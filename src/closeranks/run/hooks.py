@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
 from closeranks.events import HookRan, IncidentClosed, IncidentOpened
+from closeranks.log_file import open_log
 from closeranks.run.context import Context
 
 _LOOK_S = 0.02
@@ -32,7 +34,7 @@ class Hook(NamedTuple):
         environment = self.environment | {f"CLOSERANKS_INCIDENT{name}": text for name, text in told.items()}
         environment["CLOSERANKS_RUN_DIR"] = str(self.folder)
         try:
-            with (self.folder / "logs" / "hook.log").open("ab") as log:
+            with os.fdopen(open_log(self.folder / "logs" / "hook.log"), "ab") as log:
                 process = subprocess.Popen(
                     ["/bin/sh", "-c", self.command],
                     env=environment,

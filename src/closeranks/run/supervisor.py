@@ -47,6 +47,7 @@ from closeranks.run.preflight import Finding, probe_devices, probe_folder, probe
 from closeranks.run.processes import Starter
 from closeranks.run.screen import Lines, Screen, display_for
 from closeranks.run.telemetry import Telemetry
+from closeranks.run.telling import tell
 from closeranks.run.watch import Watch
 from closeranks.run.zygote import Newborn, fork_zygote, preload
 
@@ -128,7 +129,7 @@ def main(argv: list[str]) -> int:
     finally:
         left = kill_descendants()
         if left:
-            sys.stderr.write(f"closeranks: processes {left} do not react to SIGKILL; they hold no part of the run\n")
+            tell(f"closeranks: processes {left} do not react to SIGKILL; they hold no part of the run", sys.stderr)
         with contextlib.suppress(OSError, ValueError):  # nobody may be reading any more
             sys.stdout.flush()
             sys.stderr.flush()

@@ -455,19 +455,21 @@ class Job:
                 self.world.setup = setup_record.read(setup_fd)
 
     def write_final(self, step: int) -> None:
-        """Leave the digests of the final state in the run folder."""
+        """Leave the digests of the final state in the run folder, which drills compare. The run is complete without."""
         if self._environment is None:
             return
-        folder = Path(self._environment.run_dir) / "final"
-        folder.mkdir(mode=0o700, exist_ok=True)
         final = {
             "step": step,
             "digest": self.protected.digest(),
             "local": self.page.digest() if self.page is not None else "",
         }
-        path = folder / f"seat{self.world.seat}.json"
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-            out.write(msgspec.json.encode(final))
+        path = Path(self._environment.run_dir) / "final" / f"seat{self.world.seat}.json"
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+                out.write(msgspec.json.encode(final))
+        except OSError as error:
+            sys.stderr.write(f"closeranks: {path}: {error.strerror}; the run is complete, no drill can compare it\n")
 
 
 def _facts() -> dict[str, str]:

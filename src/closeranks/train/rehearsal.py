@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from closeranks.log_file import open_log
 from closeranks.train import tree
 from closeranks.train.randomness import Randomness
 
@@ -50,8 +51,7 @@ class Rehearsal:
         if path is None:
             yield
             return
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = open_log(path)
         saved = []
         for number, stream in ((1, sys.stdout), (2, sys.stderr)):
             stream.flush()

@@ -1,0 +1,31 @@
+"""The files that take what others print. A full disk must not decide whether those go on."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ROOM_BYTES: Final = 2**20
+
+
+def open_log(path: Path) -> int:
+    """A descriptor that appends to ``path`` (mode 0600), or to nothing where it cannot be opened or its disk is full.
+
+    For output that goes there by itself: a ``print`` to a full disk is an error of who prints.
+    """
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return _nowhere()
+    disk = os.fstatvfs(fd)
+    if disk.f_bavail * disk.f_frsize < _ROOM_BYTES:
+        os.close(fd)
+        return _nowhere()
+    return fd
+
+
+def _nowhere() -> int:
+    return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
