@@ -14,6 +14,11 @@ HERE = Path(__file__).parent
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Answers are compared as they are for a file, and what is called is on this host.
+for name in ("FORCE_COLOR", "PY_COLORS", "TTY_COMPATIBLE"):
+    os.environ.pop(name, None)
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
+
 # A shell that starts the tests in the background has them ignore Ctrl-C, and with them whatever they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -21,7 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # What these tests and their processes put aside is gone with them, but for the folders of tests that failed.
 if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker has that of the process which started it
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-    tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="closeranks-tests-")
+    tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="cr-")  # short: sockets are named in it
     atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 
 # What runs of these tests remember of nodes is nobody else's.

@@ -8,6 +8,7 @@ import socket
 
 import pytest
 
+from authority.etcd_stand import needs_etcd
 from closeranks.drill.nodes.ports import listening
 from closeranks.drill.nodes.runs import AUTHORITY, NodesRun, closed_step
 from closeranks.drill.nodes.strikes import SUPERVISOR, coordinator_on
@@ -36,6 +37,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 WITHIN_S = 90.0  # on a busy machine; nothing waits for it to pass
 
 
+@needs_etcd
 def test_what_touches_no_worker_costs_no_step(begin, undisturbed):
     """Strangers call the coordinator, the authority is silent, and the coordinator's process is killed."""
     run = begin("etcd")

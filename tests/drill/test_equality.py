@@ -30,6 +30,7 @@ def warm(command, *, env, stdout, **_):
 
 
 @pytest.mark.process
+@pytest.mark.timeout(300)  # the undisturbed run, and the one with the fault
 @pytest.mark.parametrize("name", ["kill", "freeze", "exception", "two-at-once", "during-recovery"])
 def test_a_run_that_loses_ranks_ends_as_if_nothing_had_happened(runner, name, monkeypatch):
     if name != "kill":  # that one, and with it the undisturbed run, begins as a user's does, from nothing

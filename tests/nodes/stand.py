@@ -18,7 +18,7 @@ from closeranks.nodes.words import Address
 
 KEYS = Keys("correct horse battery staple")
 ANYWHERE = Address(host="127.0.0.1", port=0)
-SOON_S = 5.0
+SOON_S = 30.0  # nothing waits for it to pass
 QUICK = Patience(connect_s=2.0, silence_s=30.0, backoff=Backoff(0.001, 0.01))
 
 

@@ -141,6 +141,9 @@ def test_a_file_of_another_user_is_refused(tmp_path):
     file = tmp_path / "token"
     file.write_text(TOKEN)
     file.chmod(0o600)
-    os.chown(file, 65534, 65534)
+    try:
+        os.chown(file, 65534, 65534)
+    except OSError as error:
+        pytest.skip(f"this root may not give files away: {error.strerror}")
     with pytest.raises(TokenProblem, match="expected yours, got one of user 65534"):
         read_token({}, file)

@@ -26,7 +26,7 @@ class End:
 
 
 async def until(condition) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 - callbacks of the loop bring it about, and set no event
             await asyncio.sleep(0.001)
 

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import closeranks as cr
 
-WIDTH, DATA_S, FORWARD_S, SLOWER = 16, 0.05, 0.1, 0.2  # long beside what a busy machine adds
+WIDTH, DATA_S, FORWARD_S, SLOWER = 16, 0.1, 0.2, 0.2  # long beside what a busy machine adds
 
 
 def main(where: str, steps: int, slow_seat: int) -> None:

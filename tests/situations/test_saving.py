@@ -311,7 +311,12 @@ def _newest_digests(store):
     return newest.manifest.step, [extent.xxh3 for index in indices for extent in index.extents], indices[0].shared
 
 
-@pytest.mark.parametrize("launcher", [(), ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")])
+# The name of this host may have no address.
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--local-addr", "127.0.0.1")
+
+
+@pytest.mark.timeout(300)  # six interpreters that import torch, one after the other
+@pytest.mark.parametrize("launcher", [(), TORCHRUN])
 def test_the_same_script_lasts_without_the_supervisor(tmp_path, launcher):
     def begin(store, **more):
         environment = os.environ | {

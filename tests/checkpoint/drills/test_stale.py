@@ -11,7 +11,7 @@ from tests.checkpoint.stores.conftest import Bucket
 
 import closeranks
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 def drilled(*words, **environment):
@@ -22,7 +22,7 @@ def drilled(*words, **environment):
         env={**os.environ, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 0 and done.stdout.splitlines()[-1] == "held", done.stdout + done.stderr
