@@ -7,6 +7,7 @@ import ctypes
 import errno
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -15,14 +16,31 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def available_bytes() -> int:
-    """What could be taken now without anybody being killed for it: of the machine, and of this process's cgroup."""
+    """What could be taken now without anybody being killed for it: of the machine, and of this process's cgroups."""
     found = [_of_machine()]
-    with contextlib.suppress(OSError, ValueError):
-        relative = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
-        folder = Path("/sys/fs/cgroup") / relative.lstrip("/")
-        limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        found.append(int(limit) - int(used))  # "max" is no number: no limit
+    with contextlib.suppress(OSError):
+        own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
+        found += _of_cgroups(Path("/sys/fs/cgroup"), own)
     return min(found)
+
+
+def _of_cgroups(root: Path, own: str) -> Iterator[int]:
+    """What each of the nested cgroups that has a limit leaves (version 2; the limit of a job is set some levels up).
+
+    Copies of files on disk are counted as used, but given up before anybody is killed: all that are not in use, half of
+    those that are, and what the kernel keeps to find them again.
+    Source: Linux, Documentation/admin-guide/cgroup-v2.rst; ``si_mem_available`` reckons so for the machine.
+    """
+    folder = root / own.lstrip("/")
+    for level in (folder, *folder.parents):
+        if not level.is_relative_to(root):
+            return
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
+            limit, used = (int((level / name).read_text()) for name in ("memory.max", "memory.current"))
+            fields = (line.split() for line in (level / "memory.stat").read_text().splitlines())
+            of = {name: int(count) for name, count in fields}
+            spare = of.get("inactive_file", 0) + of.get("active_file", 0) // 2 + of.get("slab_reclaimable", 0)
+            yield max(0, limit - used + min(spare, used))
 
 
 def _of_machine() -> int:
