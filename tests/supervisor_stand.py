@@ -19,6 +19,7 @@ from closeranks.run.ears import Ears
 from closeranks.run.exits import Exits
 from closeranks.run.keeping import Keeping
 from closeranks.run.links import Link
+from closeranks.run.logs import Output
 from closeranks.run.options import RunOptions
 from closeranks.run.orphans import Orphans
 from closeranks.run.processes import Started, Starter
@@ -76,7 +77,8 @@ class Stand:
             channels=channels,
             page=Vitals(channels.vitals),
             link=Link(channels.control, lambda message: self.ears.hear(worker, message), lambda _reason: None),
-            outputs=(),
+            stdout=Output(channels.stdout, Path(os.devnull), self.context.say),
+            stderr=Output(channels.stderr, Path(os.devnull), self.context.say),
             seat=seat,
             incarnation=1,
         )
@@ -101,7 +103,7 @@ class Stand:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 - callbacks of the loop bring it about, and set no event
             await asyncio.sleep(0.005)
 

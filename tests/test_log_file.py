@@ -34,3 +34,11 @@ def test_where_the_disk_is_nearly_full_who_prints_does_not_fail(tmp_path, monkey
     disk = SimpleNamespace(f_bavail=free_bytes // 4096, f_frsize=4096)
     monkeypatch.setattr(os, "fstatvfs", lambda _fd: disk)
     assert where(open_log(tmp_path / "hook.log")) == (str(tmp_path / "hook.log") if kept else os.devnull)
+
+
+def test_where_the_disk_does_not_say_what_is_left_what_is_printed_goes_nowhere(tmp_path, monkeypatch):
+    def gone(_fd):
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(os, "fstatvfs", gone)
+    assert where(open_log(tmp_path / "hook.log")) == os.devnull

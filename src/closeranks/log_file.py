@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -20,11 +21,24 @@ def open_log(path: Path) -> int:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError:
         return _nowhere()
-    disk = os.fstatvfs(fd)
-    if disk.f_bavail * disk.f_frsize < _ROOM_BYTES:
-        os.close(fd)
+    if not _has_room(fd):
+        close_log(fd)
         return _nowhere()
     return fd
+
+
+def close_log(fd: int) -> None:
+    """Close a log. A network file system may tell only now that its disk is full; the descriptor is free even so."""
+    with contextlib.suppress(OSError):
+        os.close(fd)
+
+
+def _has_room(fd: int) -> bool:
+    try:
+        disk = os.fstatvfs(fd)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize >= _ROOM_BYTES
 
 
 def _nowhere() -> int:

@@ -80,3 +80,28 @@ def test_plan_imports_nothing_that_takes_longer_than_its_answer(arguments):
         [sys.executable, "-c", code], env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=True
     )
     assert done.stderr == "[]"
+
+
+def start(*command):
+    code = "import sys; from closeranks.cli.main import main; sys.argv[0] = 'closeranks'; main()"
+    return [*command, sys.executable, "-c", code], {"PYTHONPATH": str(SOURCE)}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this kernel has no disk that is always full")
+@pytest.mark.parametrize(
+    "arguments", ["--help", "--version", "plan --example llama3", "run --help", "run --show-policy x"]
+)
+def test_an_answer_that_the_disk_does_not_take_is_an_error_in_one_sentence(arguments):
+    """It was a traceback, or, where the text was short, no word at all and exit code 0."""
+    command, env = start()
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*command, *arguments.split()], env=env, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "closeranks: standard output: No space left on device\n")
+
+
+def test_who_reads_no_more_of_an_answer_is_told_nothing():
+    command, env = start("sh", "-c", '"$@" | true', "sh")
+    done = subprocess.run([*command, "run", "--help"], env=env, capture_output=True, text=True, check=True)
+    assert done.stderr == ""

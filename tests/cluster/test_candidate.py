@@ -201,7 +201,8 @@ def test_after_a_few_coordinators_with_a_defect_the_run_ends_with_that_reason(fi
             await stand.work
         record = await held(SqliteRegister(file, RUN))
         assert (record.ended, record.exit_code) == ("failed", 1)
-        assert "RuntimeError: odd; 3 coordinators in a row ended like that" in record.reason
+        assert "RuntimeError: odd (test_candidate.py:" in record.reason
+        assert record.reason.endswith("; 3 coordinators in a row ended like that")
 
     play(f"sqlite:{file}", script)
 
@@ -364,3 +365,38 @@ def test_without_a_successor_the_loss_of_the_coordinator_tells_its_defect(puppet
     puppets[0].say(aside.Broken(reason="defect"))
     puppets[0].vanish()
     assert (lost, len(puppets)) == (["defect"], 1)
+
+
+def test_where_no_further_process_can_be_had_the_next_candidate_is_started_later(
+    puppets: list[Puppet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For want of a process that only waits, this node's part of the run ended."""
+    make, full = candidate_link._Process, True
+
+    def scarce(*arguments: Any) -> Any:
+        if full:
+            raise OSError(11, "Resource temporarily unavailable")
+        return make(*arguments)
+
+    async def go_on() -> list[str]:
+        nonlocal full
+        link, _ = linked(puppets, replaced=True)
+        told: list[str] = []
+        link._context.say = told.append
+        monkeypatch.setattr(candidate_link, "_Process", scarce)
+        puppets[0].vanish()  # the other takes its place; none waits now
+        await asyncio.sleep(0.05)
+        puppets[1].vanish()
+        await asyncio.sleep(0.05)
+        assert len(puppets) == 2
+        full = False
+        async with asyncio.timeout(20):
+            while len(puppets) < 4:  # noqa: ASYNC110 - timers bring it about
+                await asyncio.sleep(0.005)
+        assert isinstance(puppets[2].told[0], aside.Begin)
+        assert puppets[3].told == []
+        return told
+
+    monkeypatch.setattr(candidate_link, "_AGAIN_S", 0.01)
+    (told,) = asyncio.run(go_on())
+    assert "cannot be started: [Errno 11]" in told

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from closeranks.cluster import member as member_module
 from closeranks.cluster.member import Member
 from closeranks.decide.protocol import EndRun, ProcEnded, StopAsked
+from closeranks.events import NodeChecked
 from closeranks.nodes.words import Heard
+from closeranks.probe.checks import Checked
 from closeranks.run.options import RunOptions
 
 NOW = StopAsked(signal=signal.SIGINT, now=True)
@@ -49,3 +53,31 @@ def test_steps_that_were_closed_before_a_process_ended_are_told_before_its_end(c
     end = ProcEnded(proc=1, code=1, signal=None, crash=None, left_at_step=None)
     assert Member.step(one, end, 0.0) == ()
     assert one.said == (["beat"] if closed else []) + [Heard(fact=end)]
+
+
+@pytest.mark.parametrize("scarce", [True, False])
+def test_a_node_that_lacked_only_room_is_tried_again_and_any_other_is_not(monkeypatch, tmp_path, scarce):
+    """A spare node that began on a full disk got no work for as long as it lived, whatever was freed."""
+
+    async def check() -> tuple[list[str], list[Any], int]:
+        found = [Checked(NodeChecked(level="start", outcomes={}, took_s=0.0), "room: 0 MiB left", scarce)] * 3
+        found.append(Checked(found[0].event, "", False))
+        tried, reports, noted, tasks = iter(found), [], [], []
+        monkeypatch.setattr(member_module, "checked", lambda *_: next(tried))
+        options = RunOptions(target="x", nnodes=2, look_every_s=0.001)
+        one = member(None, led=True)
+        one._context = SimpleNamespace(
+            ending=None,
+            options=options,
+            folder=tmp_path,
+            note=noted.append,
+            spawn=lambda work: tasks.append(asyncio.create_task(work)),
+        )
+        one._check_again = lambda subject: Member._check_again(one, subject)
+        one._report = lambda: reports.append(one._failed)
+        await Member._check(one)
+        await asyncio.gather(*tasks)
+        return [one._failed, *reports], noted, len(list(tried))
+
+    failed, noted, untried = asyncio.run(check())
+    assert (failed, len(noted), untried) == ((["", ""], 2, 0) if scarce else (["room: 0 MiB left"], 1, 3))

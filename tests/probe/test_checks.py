@@ -16,7 +16,7 @@ from closeranks.cli.probe import status_of
 from closeranks.decide import quarantine
 from closeranks.probe import checks, host, link, memory, nvml, processors, products, storage
 from closeranks.probe.checks import Level, Subject, checked, run_checks
-from closeranks.probe.outcome import Absent, Failed, Passed, Unknown, told
+from closeranks.probe.outcome import Absent, Failed, Passed, Scarce, Unknown, told
 from closeranks.run.node_history import NodeHistory, default_file
 
 MIB = 2**20
@@ -72,7 +72,7 @@ def test_storage_without_room_or_folder_fails(tmp_path, monkeypatch):
 
     monkeypatch.setattr(storage.os, "write", full)
     outcome = storage.check_storage(tmp_path, MIB)
-    assert outcome == Failed(f"writing 1 MiB in {tmp_path}: No space left on device")
+    assert outcome == Scarce(f"writing 1 MiB in {tmp_path}: No space left on device")
 
 
 def test_a_processor_that_computes_something_else_fails(monkeypatch):
@@ -135,8 +135,9 @@ def test_a_check_that_breaks_is_unknown_and_the_others_are_done(tmp_path, monkey
 def test_what_failed_is_the_reason_to_take_no_work(tmp_path, monkeypatch):
     monkeypatch.setattr(checks.memory, "check_memory", lambda *_: Failed("a bit is stuck"))
     monkeypatch.setattr(host, "check_memory_pressure", lambda: Passed(""))  # that of the machine
-    event, reason = checked(Level.QUICK, Subject(folder=tmp_path))
-    assert reason == "memory: a bit is stuck"
+    monkeypatch.setattr(host, "check_room", lambda _: Passed(""))
+    event, reason, scarce = checked(Level.QUICK, Subject(folder=tmp_path))
+    assert (reason, scarce) == ("memory: a bit is stuck", False)
     assert event.outcomes["memory"] == "failed: a bit is stuck"
     assert event.outcomes["storage"] == "passed"
 
@@ -147,6 +148,7 @@ def test_what_failed_is_the_reason_to_take_no_work(tmp_path, monkeypatch):
         (Passed("x"), 0, "passed"),
         (Absent("x"), 0, "absent: x"),
         (Failed("x"), 1, "failed: x"),
+        (Scarce("x"), 1, "failed: x"),
         (Unknown("x"), 3, "unknown: x"),
     ],
 )
@@ -157,6 +159,7 @@ def test_the_exit_status_says_the_worst(outcome, status, word):
 
 def test_the_verb_prints_json_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setattr(host, "check_memory_pressure", lambda: Passed(""))  # that of the machine
+    monkeypatch.setattr(host, "check_room", lambda _: Passed(""))
     arguments = ["probe", "--json", "--folder", str(tmp_path)]
     result = CliRunner().invoke(app_for(arguments), arguments)
     assert result.exit_code in (0, 3)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from closeranks import messages
-from closeranks.decide.protocol import BeginTerm
+from closeranks.decide.protocol import BeginTerm, ProcEnded
 from closeranks.messages import Seat, SupervisorMessage
 from closeranks.run.birth import STDOUT, Place, open_channels
 from closeranks.run.births import Births
@@ -92,3 +94,36 @@ def test_a_process_whose_logs_the_disk_does_not_take_is_heard_all_the_same(tmp_p
         "closeranks: logs/p2.err: Not a directory; what it would hold is only shown",
         "[s1.1] hello",
     ]
+
+
+def test_a_process_for_which_there_are_no_open_files_is_told_and_nothing_is_left_open(tmp_path):
+    """It was a defect in the supervisor, and what had been opened so far stayed open."""
+
+    async def bear(room: int) -> tuple[list[object], int]:
+        stand = Stand(tmp_path / str(room))
+        births = births_of(stand)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        gaps = [os.dup(0) for _ in range(max(open_files()) + 1 - len(open_files()))]
+        before = open_files()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(before) + room, hard))
+        try:
+            await births._bring_up(Place(2, 1, 1, 2, 1, 0))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        births.close()
+        left = open_files() - before
+        for gap in gaps:
+            os.close(gap)
+        facts = list(stand.listener.facts)
+        await stand.end()
+        return facts, len(left)
+
+    unborn = ProcEnded(proc=2, code=1, signal=None, crash=None, left_at_step=None)
+    for room in range(22):  # 18 for the channels, two for what the seat keeps, and those that the start itself needs
+        (tmp_path / str(room)).mkdir()
+        assert asyncio.run(bear(room)) == ([unborn], 0), room
+
+
+def open_files() -> set[int]:
+    # The folder itself is open while it is read, and closed afterwards.
+    return {int(entry.name) for entry in Path("/proc/self/fd").iterdir() if entry.exists()}

@@ -58,6 +58,21 @@ def test_a_defect_in_one_supervisor_is_no_verdict_on_a_job_of_several_nodes(cont
     assert "defect in the supervisor: LookupError: no such seat" in decisions[0].reason
 
 
+def test_a_defect_is_shown_with_its_place_after_the_run_was_ended(context_of):
+    """It was printed first, and where that failed (a full disk) the run went on and waited for what was lost."""
+    shown = io.StringIO()
+    context = context_of(display=Lines(shown))
+    before: list[str] = []
+    context.carry_out = lambda _end: before.append(shown.getvalue())
+    with pytest.raises(ZeroDivisionError) as defect:
+        _ = 1 // 0
+    context.defect(defect.value)
+    context.screen.close()
+    assert before == [""]
+    assert "test_context.py" in shown.getvalue()
+    assert shown.getvalue().endswith("ZeroDivisionError: integer division or modulo by zero\n")
+
+
 def test_what_the_journal_does_not_take_is_shown_all_the_same(context_of, monkeypatch):
     """On a full disk the person at the console was told that, and nothing of any incident that came."""
     shown = io.StringIO()

@@ -93,3 +93,21 @@ def test_the_kernels_own_records_are_read_as_they_come(tmp_path, monkeypatch):
     first = next(lines.new())
     os.close(writer)
     assert first == XID
+
+
+def test_a_log_that_may_not_be_read_after_it_was_put_in_place_of_closes_no_file_of_others(tmp_path, monkeypatch):
+    """The number of the old log went to a file of a worker, which the next look closed."""
+    path = tmp_path / "kern.log"
+    path.touch()
+    lines = FileLines(path)
+    path.rename(tmp_path / "kern.log.1")
+    added(path, XID)
+
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(kernel_log.os, "open", refused)
+        for _ in range(2):
+            assert heard(path, lines)[1] == []
+    assert [one.sign for one in heard(path, lines)[1]] == ["kernel log: Xid 95 of 0000:5e:00"]

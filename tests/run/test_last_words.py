@@ -10,7 +10,7 @@ from closeranks.events import Diagnosed
 from closeranks.run.last_words import hint_of
 from closeranks.run.processes import Ended
 
-FULL = "OSError: [Errno 28] No space left on device: '/ckpt'\n"
+FULL = b"OSError: [Errno 28] No space left on device: '/ckpt'\n"
 
 
 def crash(error, message):
@@ -30,33 +30,29 @@ def ended(code=None, number=None):
         ("MemoryError", "", "out of memory"),
     ],
 )
-def test_an_exception_that_names_something_outside_of_the_script_is_a_hint(tmp_path, error, message, fault):
-    assert hint_of(tmp_path / "p1.err", ended(1), crash(error, message)).fault == fault
+def test_an_exception_that_names_something_outside_of_the_script_is_a_hint(error, message, fault):
+    assert hint_of(b"", ended(1), crash(error, message)).fault == fault
 
 
 @pytest.mark.parametrize("error", ["AssertionError", "KeyError", "RuntimeError", "ZeroDivisionError"])
-def test_a_bug_of_the_script_is_none(tmp_path, error):
-    (tmp_path / "p1.err").write_text(FULL)
-    assert hint_of(tmp_path / "p1.err", ended(1), crash(error, "x")) is None
+def test_a_bug_of_the_script_is_none(error):
+    assert hint_of(FULL, ended(1), crash(error, "x")) is None
 
 
-def test_without_an_exception_the_end_of_the_log_is_heard(tmp_path):
-    log = tmp_path / "p1.err"
-    log.write_text("x" * 100_000 + "\n" + FULL)
-    assert hint_of(log, ended(1), None).fault == "disk full"
-    assert hint_of(log, ended(number=signal.SIGABRT), None).fault == "disk full"
-    assert hint_of(tmp_path / "absent", ended(1), None) is None
+def test_without_an_exception_the_end_of_what_it_said_is_heard():
+    said = b"x" * 10_000 + b"\n" + FULL
+    assert hint_of(said, ended(1), None).fault == "disk full"
+    assert hint_of(said, ended(number=signal.SIGABRT), None).fault == "disk full"
+    assert hint_of(b"", ended(1), None) is None
 
 
-def test_what_a_killed_process_said_before_is_no_reason_for_its_end(tmp_path):
-    log = tmp_path / "p1.err"
-    log.write_text(FULL)
-    assert hint_of(log, ended(number=signal.SIGKILL), None) is None
-    assert hint_of(log, ended(0), None) is None
+def test_what_a_killed_process_said_before_is_no_reason_for_its_end():
+    assert hint_of(FULL, ended(number=signal.SIGKILL), None) is None
+    assert hint_of(FULL, ended(0), None) is None
 
 
-def test_the_diagnosis_takes_the_hint_and_keeps_its_words(tmp_path):
-    found = hint_of(tmp_path / "p1.err", ended(1), crash("OSError", "[Errno 28] No space left on device"))
+def test_the_diagnosis_takes_the_hint_and_keeps_its_words():
+    found = hint_of(b"", ended(1), crash("OSError", "[Errno 28] No space left on device"))
     trouble = Trouble(seen=Seen.EXCEPTION, detail="s1.1 failed", seats=(1,), code=1, hint=found)
     for repeated in (False, True):
         diagnosis = diagnose(trouble, repeated=repeated, start_up=repeated)

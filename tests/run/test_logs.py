@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,3 +59,41 @@ def test_the_file_keeps_what_the_console_hides(tmp_path):
     assert asyncio.run(copy()) == ["red\ufffd", "partial"]
     assert (tmp_path / "log").read_bytes() == b"\x1b[31mred\x1b[0m\xff\npartial"
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+def said(path, *words, fails=lambda: None):
+    async def copy() -> bytes:
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        output = Output(read, path, lambda _line: None)
+        for word in words:
+            os.write(write, word)
+            output.drain()
+        os.close(write)
+        fails()
+        output.close()
+        os.close(read)
+        return output.tail
+
+    return asyncio.run(copy())
+
+
+def test_a_disk_that_tells_only_at_the_close_that_it_is_full_is_no_defect(tmp_path, monkeypatch):
+    """A network file system takes what is written into memory: the run ended over the log of a worker that had."""
+
+    def full(fd):
+        its_log = Path(f"/proc/self/fd/{fd}").readlink() == tmp_path / "log"
+        really(fd)
+        if its_log:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    really = os.close
+    with monkeypatch.context() as disk:
+        assert said(tmp_path / "log", b"x\n", fails=lambda: disk.setattr(os, "close", full)) == b"x\n"
+
+
+def test_the_end_of_what_was_said_is_kept_where_the_file_keeps_nothing():
+    """The diagnosis read the log, of which a full disk had taken nothing."""
+    said_last = b"OSError: [Errno 28] No space left on device\n"
+    tail = said("/dev/full", *[b"x" * 50_000] * 3, said_last)
+    assert tail == b"x" * (2**15 - len(said_last)) + said_last

@@ -75,3 +75,21 @@ def test_what_work_beside_the_loop_raises_is_raised():
 
     with pytest.raises(ValueError, match="no such device"):
         asyncio.run(beside(work, "test", 30.0))
+
+
+def test_a_machine_that_has_no_thread_left_is_a_sign_and_no_defect(monkeypatch):
+    """The run ended over a look at temperatures."""
+
+    def none_left(_thread):
+        raise RuntimeError("can't start new thread")
+
+    def samples():
+        with monkeypatch.context() as machine:
+            machine.setattr(threading.Thread, "start", none_left)
+            yield Sample(at_s=0.0)
+            yield Sample(at_s=10.0)
+        yield Sample(at_s=20.0)
+
+    notes, told = looked_at(samples())
+    assert [(type(event), event.sign) for event in notes] == [(NodeUnwell, "telemetry"), (NodeWell, "telemetry")]
+    assert told == ["telemetry: no look is possible: can't start new thread", ""]

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, TextIO, cast
 
 import typer
+
+from closeranks.run.telling import drop_untold, tell
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 VERBS: Final = {
     "run": ("closeranks.cli.run", "Run a training script and keep it alive."),
@@ -31,7 +37,40 @@ VERBS: Final = {
 def main() -> None:
     """The entry point of the ``closeranks`` command."""
     open_closed_streams()
-    app_for(sys.argv[1:])()
+    answers = _Answers(1, "w", closefd=False)
+    sys.stdout = _buffered_as(sys.stdout, answers)
+    try:
+        app_for(sys.argv[1:])()
+    except (OSError, SystemExit) as end:
+        drop_untold()
+        if answers.problem is None:
+            raise
+        if not isinstance(answers.problem, BrokenPipeError):  # whoever read had enough
+            tell(f"closeranks: standard output: {answers.problem.strerror}", sys.stderr)
+        sys.exit((isinstance(end, SystemExit) and end.code) or 1)
+
+
+def _buffered_as(stream: TextIO, raw: io.FileIO) -> io.TextIOWrapper:
+    """A text stream into ``raw`` that keeps back as much as ``stream`` does: with PYTHONUNBUFFERED nothing."""
+    through = getattr(stream, "write_through", False)
+    buffer = cast("BinaryIO", raw) if through else io.BufferedWriter(raw)  # as Python's own streams are made
+    return io.TextIOWrapper(
+        buffer, stream.encoding, stream.errors, line_buffering=stream.isatty(), write_through=through
+    )
+
+
+class _Answers(io.FileIO):
+    """Standard output, and why it did not take what was said."""
+
+    problem: OSError | None = None
+
+    def write(self, data: Buffer, /) -> int:
+        """See RawIOBase."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.problem = error
+            raise
 
 
 def open_closed_streams() -> None:

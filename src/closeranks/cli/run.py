@@ -134,9 +134,7 @@ def register(app: typer.Typer) -> None:
     @app.command("run", context_settings=raw, add_help_option=False)
     def run(words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
         """Run a training script and keep it alive."""
-        code = main(words or [])
-        drop_untold()
-        raise typer.Exit(code)
+        raise typer.Exit(main(words or []))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -165,11 +163,13 @@ def main(argv: Sequence[str]) -> int:
         spares = f" and {options.spares} spare{'s' if options.spares > 1 else ''}" if options.spares else ""
         tell(f"closeranks: starting {options.seats} seats{spares} in {folder}", sys.stdout)
     try:
-        return guard(folder, options.seats)
+        code = guard(folder, options.seats)
     except OSError as error:
         release(folder)
         tell(f"closeranks run: the supervisor cannot be started: {error}", sys.stderr)
         return 1 if options.nnodes == 1 else NODE_ALONE
+    drop_untold()
+    return code
 
 
 def _slurm(given: Mapping[str, object]) -> Mapping[str, object]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import signal
 import socket
+import stat
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -34,7 +35,7 @@ from closeranks.nodes.link import Connection, Ears
 from closeranks.nodes.serving import serve
 from closeranks.run.folder import read_run_file
 from closeranks.run.links import Link
-from closeranks.run.linux import die_with_parent
+from closeranks.run.linux import allow_open_files, die_with_parent
 from closeranks.run.options import STORE_AUTHORITY, RunOptions
 from closeranks.run.telling import tell
 
@@ -148,7 +149,9 @@ class Candidate:
         """
         self._end_reign()
         reason = _told(error)
-        self.say(f"closeranks: this node's candidate for the lead ended: {reason} (logs/candidate.log has more)")
+        # On a full disk there is no such file.
+        more = " (logs/candidate.log has more)" if stat.S_ISREG(os.fstat(2).st_mode) else ""
+        self.say(f"closeranks: this node's candidate for the lead ended: {reason}{more}")
         if self._broken + 1 >= _BROKEN_MOST and self._register is not None:
             reason = f"{reason}; {_BROKEN_MOST} coordinators in a row ended like that"
             await self._conclude(self._register, EndRun(outcome="failed", exit_code=1, reason=reason))
@@ -319,7 +322,9 @@ def _told(error: BaseException) -> str:
         error = error.exceptions[0]
     if isinstance(error, OSError | RegisterError | RegisterRefused | CheckpointProblem):
         return str(error)
-    return f"defect in the coordinator: {type(error).__name__}: {error}"
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    where = f"{Path(frame.f_code.co_filename).name}:{line}"
+    return f"defect in the coordinator: {type(error).__name__}: {error} ({where})"
 
 
 async def _be(argv: list[str]) -> None:
@@ -334,8 +339,7 @@ def main(argv: list[str]) -> int:
     """Be the candidate of one node; the exit code is only for a person who looks. A defect leaves its traceback."""
     if not die_with_parent(int(argv[2]), signal.SIGKILL):
         return 1
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection for each node of a large job
+    allow_open_files()  # a connection for each node of a large job
     collect_seldom(_ALLOCATIONS)
     try:
         asyncio.run(_be(argv))

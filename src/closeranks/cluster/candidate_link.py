@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from closeranks.cluster import aside
 from closeranks.decide.retry_budget import Backoff, wait_s
@@ -31,19 +31,13 @@ class _Process:
 
     def __init__(self, folder: Path, on_aside: Callable[[Any], None], on_ended: Callable[[_Process], None]) -> None:
         ours, theirs = socket.socketpair()
+        try:
+            with theirs, os.fdopen(open_log(folder / "logs" / "candidate.log"), "ab") as log:
+                self._process = _started(folder, theirs.fileno(), log)
+        except OSError:
+            ours.close()
+            raise
         ours.setblocking(False)
-        with theirs, os.fdopen(open_log(folder / "logs" / "candidate.log"), "ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "closeranks.cluster.candidate"),
-                    *(str(folder), str(theirs.fileno()), str(os.getpid())),
-                ],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
         self._socket = ours
         self._link = Link(ours, on_aside, lambda _reason: on_ended(self), aside.FromCandidate)
         self._link.on_closed = lambda: on_ended(self)
@@ -68,6 +62,20 @@ class _Process:
         self._socket.close()
         self._process.kill()
         self._process.wait()
+
+
+def _started(folder: Path, link: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-P", "-m", "closeranks.cluster.candidate"),
+            *(str(folder), str(link), str(os.getpid())),
+        ],
+        pass_fds=(link,),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
 
 
 class Ends:
@@ -113,14 +121,18 @@ class CandidateLink:
         self._broken = ""  # why the one that is ending broke
         self._follows = 0
         self.probe_port = 0  # of the supervisor
-        self._closed = False
+        self._closed = self._hindered = False
         self._seeks = True
         self.replace = True  # False: without an authority there must not be a second one
         self.on_lost: Callable[[str], None] = lambda _why: None  # it ended, and there will be no other
         self.problem = ""  # why this node's candidate cannot tell who leads
 
     def start(self) -> None:
-        """Start one, and the one that waits."""
+        """Start one, and the one that waits.
+
+        Raises:
+            OSError: there can be no further process.
+        """
         self._promote(self._new())
 
     def stand(self, follows: int) -> None:
@@ -151,6 +163,19 @@ class CandidateLink:
     def _new(self) -> _Process:
         return _Process(self._context.folder, self._hear, self._ended)
 
+    def _newly(self, again: Callable[[], None]) -> _Process | None:
+        """A further one; where there can be none now (limits of memory, processes, files), ``again`` is called soon."""
+        try:
+            process = self._new()
+        except OSError as error:
+            if not self._hindered:
+                self._context.say(f"closeranks: a candidate for the lead cannot be started: {error}; tried again")
+            self._hindered = True
+            asyncio.get_running_loop().call_later(_AGAIN_S, again)
+            return None
+        self._hindered = False
+        return process
+
     def _hear(self, word: aside.FromCandidate) -> None:
         match word:
             case aside.Unanswered():
@@ -176,8 +201,7 @@ class CandidateLink:
             )
         )
         process.send(aside.Standing(follows=self._follows))
-        if self.replace:
-            self._waiting = self._new()
+        self._waiting = self._newly(self._wait_again) if self.replace else None
         self._tell_pids()
 
     def _tell_pids(self) -> None:
@@ -209,9 +233,12 @@ class CandidateLink:
 
     def _wait_again(self) -> None:
         if not self._closed and self._waiting is None and self._active is not None:
-            self._waiting = self._new()
+            self._waiting = self._newly(self._wait_again)
             self._tell_pids()
 
     def _start_again(self) -> None:
-        if not self._closed and self._active is None:
-            self._promote(self._waiting or self._new())
+        if self._closed or self._active is not None:
+            return
+        process = self._waiting or self._newly(self._start_again)
+        if process is not None:
+            self._promote(process)

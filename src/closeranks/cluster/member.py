@@ -7,6 +7,7 @@ they hold in memory; whoever does not is killed. Whoever leads meanwhile may cou
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import random
 import signal
@@ -149,7 +150,10 @@ class Member:
         self._candidate.probe_port = self._probes.address.port
         self._candidate.on_lost = self._candidate_lost
         self._note_start()
-        self._candidate.start()
+        try:
+            self._candidate.start()
+        except OSError as error:
+            return f"node {self._identity.node}: its candidate for the lead cannot be started: {error}"
         self._context.spawn(self._look())
         return ""
 
@@ -157,11 +161,29 @@ class Member:
         """Try this node before it offers its slots: the leader seats nobody on one that says it failed."""
         subject = Subject(folder=self._context.folder)
         try:
-            event, self._failed = await beside(lambda: checked(Level.START, subject), "checks", _CHECKS_S)
+            found = await beside(lambda: checked(Level.START, subject), "checks", _CHECKS_S)
         except TimeoutError:
             self._failed = f"its checks have not ended within {_CHECKS_S:g} s"
-        else:
-            self._context.note(event)
+            return
+        except OSError as error:
+            self._failed = f"its checks cannot be made: {error.strerror}"
+            return
+        self._failed = found.failed
+        self._context.note(found.event)
+        if found.failed and found.scarce:
+            self._context.spawn(self._check_again(subject))
+
+    async def _check_again(self, subject: Subject) -> None:
+        """Only room or memory was short at the start: there may be enough later."""
+        while self._context.ending is None:
+            await asyncio.sleep(self._context.options.look_every_s)
+            with contextlib.suppress(OSError):  # also of a time that is over
+                found = await beside(lambda: checked(Level.START, subject), "checks", _CHECKS_S)
+                if not found.failed:
+                    self._failed = ""
+                    self._context.note(found.event)
+                    self._say(self._report())
+                    return
 
     def unwell(self, reason: str) -> None:
         """Telemetry speaks against this node, or ("") does so no longer: it should get no new work meanwhile."""

@@ -13,7 +13,7 @@ import msgspec
 from closeranks.checkpoint.peer_wire import Address
 from closeranks.events import NodeChecked
 from closeranks.probe import host, link, memory, nvml, processors, products, storage
-from closeranks.probe.outcome import Failed, Outcome, Unknown, told
+from closeranks.probe.outcome import Failed, Outcome, Scarce, Unknown, told
 
 _MIB: Final = 2**20
 
@@ -81,8 +81,16 @@ def run_checks(level: Level, subject: Subject, progress: Progress = lambda _name
     return outcomes
 
 
-def checked(level: Level, subject: Subject) -> tuple[NodeChecked, str]:
-    """Do the checks and write them down; and why this node must not take work, "" when nothing speaks against it."""
+class Checked(NamedTuple):
+    """What the checks came to."""
+
+    event: NodeChecked
+    failed: str  # why this node must not take work; "" when nothing speaks against it
+    scarce: bool  # that is only want of room or memory: it may be over later
+
+
+def checked(level: Level, subject: Subject) -> Checked:
+    """Do the checks, to be written down and acted upon."""
     began_s = time.monotonic()
     outcomes = run_checks(level, subject)
     event = NodeChecked(
@@ -90,8 +98,9 @@ def checked(level: Level, subject: Subject) -> tuple[NodeChecked, str]:
         outcomes={name: told(outcome) for name, outcome in outcomes.items()},
         took_s=time.monotonic() - began_s,
     )
-    failed = [f"{name}: {outcome.reason}" for name, outcome in outcomes.items() if isinstance(outcome, Failed)]
-    return event, "; ".join(failed)
+    failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Failed)}
+    reasons = "; ".join(f"{name}: {outcome.reason}" for name, outcome in failed.items())
+    return Checked(event, reasons, all(isinstance(outcome, Scarce) for outcome in failed.values()))
 
 
 def _tried(name: str, check: Callable[[Callable[[float], None]], Outcome], progress: Progress) -> Outcome:

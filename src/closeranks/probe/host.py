@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from closeranks.probe.memory import available_bytes
-from closeranks.probe.outcome import Absent, Failed, Outcome, Passed, Unknown
+from closeranks.probe.outcome import Absent, Outcome, Passed, Scarce, Unknown
 
 _PRESSURE: Final = Path("/proc/pressure")
 _SNMP: Final = Path("/proc/self/net/snmp")  # of this network namespace
@@ -47,7 +47,7 @@ def check_memory_pressure() -> Outcome:
     if share is None:
         return Absent("this kernel does not tell pressure (PSI)")
     if share > _FULL_SHARE:
-        return Failed(f"for {share:.0%} of the last ten seconds nothing could run for want of memory")
+        return Scarce(f"for {share:.0%} of the last ten seconds nothing could run for want of memory")
     return Passed(f"memory stalls everything for {share:.1%} of the time")
 
 
@@ -57,7 +57,7 @@ def check_room(folder: Path) -> Outcome:
     if free is None:
         return Unknown(f"{folder}: its room cannot be asked for")
     if free < _FREE_BYTES_LOW:
-        return Failed(f"{folder} has {free / 2**20:.0f} MiB left")
+        return Scarce(f"{folder} has {free / 2**20:.0f} MiB left")
     return Passed(f"{folder} has {free / 2**30:.1f} GiB left")
 
 

@@ -17,6 +17,10 @@ class Failed(_Outcome, frozen=True, tag="failed"):
     """It did something else: the part should not be used."""
 
 
+class Scarce(Failed, frozen=True, tag="failed"):
+    """It failed for want of room or memory, which there may be again: a later test may pass."""
+
+
 class Absent(_Outcome, frozen=True, tag="absent"):
     """There is no such part here."""
 
@@ -30,5 +34,5 @@ Outcome = Passed | Failed | Absent | Unknown
 
 def told(outcome: Outcome) -> str:
     """``passed`` alone; of any other with its reason."""
-    word = type(outcome).__name__.lower()
+    word = str(outcome.__struct_config__.tag)
     return word if isinstance(outcome, Passed) else f"{word}: {outcome.reason}"

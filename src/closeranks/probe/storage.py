@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Final
 import blake3
 import numpy as np
 
-from closeranks.probe.outcome import Failed, Outcome, Passed, Unknown
+from closeranks.probe.outcome import Failed, Outcome, Passed, Scarce, Unknown
 
 _BLOCK_BYTES: Final = 2**20
 
@@ -28,13 +29,18 @@ def check_storage(folder: Path, size_bytes: int, progress: Callable[[float], Non
         try:
             fd = _unnamed(folder)
         except OSError as error:
-            return Failed(f"no file can be made in {folder}: {error.strerror}")
+            return _refused(f"no file can be made in {folder}", error)
     try:
         return _write_and_read(fd, size_bytes, progress)
     except OSError as error:
-        return Failed(f"writing {size_bytes / 2**20:.0f} MiB in {folder}: {error.strerror}")
+        return _refused(f"writing {size_bytes / 2**20:.0f} MiB in {folder}", error)
     finally:
         os.close(fd)
+
+
+def _refused(what: str, error: OSError) -> Failed:
+    kind = Scarce if error.errno in (errno.ENOSPC, errno.EDQUOT) else Failed
+    return kind(f"{what}: {error.strerror}")
 
 
 def _unnamed(folder: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import threading
 from collections.abc import Callable
@@ -15,6 +16,7 @@ async def beside(work: Callable[[], T], name: str, within_s: float) -> T:
     """What ``work`` returns or raises, from a thread of its own.
 
     Raises:
+        OSError: there can be no further thread.
         TimeoutError: it has not returned; the thread is left to itself, and ends with the process at the latest.
     """
     loop = asyncio.get_running_loop()
@@ -32,6 +34,9 @@ async def beside(work: Callable[[], T], name: str, within_s: float) -> T:
         if not loop.is_closed():
             loop.call_soon_threadsafe(tell, come)
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, str(error)) from error
     async with asyncio.timeout(within_s):
         return await result

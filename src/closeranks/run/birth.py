@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     kind: Target
     environment: dict[str, str]
     parent_pid: int  # the supervisor; the worker ends with it
+    open_files: int = 0  # the user's own soft limit, where the supervisor raised it for itself; 0: as it is
 
 
 class Node(NamedTuple):
@@ -146,19 +148,32 @@ class Channels(NamedTuple):
 
 
 def open_channels(name: str) -> tuple[Channels, tuple[int, ...]]:
-    """Our ends (non-blocking where they are read) and the worker's, which the caller closes after the start."""
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe()
-    os.set_blocking(out_read, False)
-    os.set_blocking(err_read, False)
-    parts = ("page", "setup", "stacks", "arena-0", "arena-1")
-    shared = tuple(os.memfd_create(f"closeranks-{name}-{part}") for part in parts)
-    vital = vitals.create_memfd(f"closeranks-{name}-vitals")
-    channels = Channels(ours, out_read, err_read, vital, *shared)
-    # Both sides use the shared memory through one open file: only its mapping matters, never its position.
-    worker = (theirs.detach(), out_write, err_write, *(os.dup(fd) for fd in (vital, *shared)))
-    return channels, worker
+    """Our ends (non-blocking where they are read) and the worker's, which the caller closes after the start.
+
+    Raises:
+        OSError: there can be no more open files; none of these is left open.
+    """
+    with contextlib.ExitStack() as opened:
+
+        def held(fd: int) -> int:
+            opened.callback(os.close, fd)
+            return fd
+
+        ours, theirs = socket.socketpair()
+        opened.callback(ours.close)
+        ours.setblocking(False)
+        control = held(theirs.detach())
+        out_read, out_write = map(held, os.pipe())
+        err_read, err_write = map(held, os.pipe())
+        os.set_blocking(out_read, False)
+        os.set_blocking(err_read, False)
+        vital = held(vitals.create_memfd(f"closeranks-{name}-vitals"))
+        parts = ("page", "setup", "stacks", "arena-0", "arena-1")
+        shared = (vital, *(held(os.memfd_create(f"closeranks-{name}-{part}")) for part in parts))
+        # Both sides use the shared memory through one open file: only its mapping matters, never its position.
+        worker = (control, out_write, err_write, *(held(os.dup(fd)) for fd in shared))
+        opened.pop_all()
+        return Channels(ours, out_read, err_read, *shared), worker
 
 
 def copy_memory(source: int, target: int, *, bound_bytes: int = PAGE_BYTES_MAX) -> int:

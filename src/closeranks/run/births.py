@@ -160,8 +160,14 @@ class Births:
 
     def _keep(self, seat: int, channels: Channels) -> None:
         """From now on this is what the seat's next occupant gets, whatever becomes of the process."""
+        page = os.dup(channels.page)
+        try:
+            new = _Estate(page, os.dup(channels.setup))
+        except OSError:
+            os.close(page)
+            raise
         old = self._estates.pop(seat, None)
-        self._estates[seat] = _Estate(os.dup(channels.page), os.dup(channels.setup))
+        self._estates[seat] = new
         if old is not None:
             old.close()
 
@@ -195,21 +201,27 @@ class Births:
         if place.proc in self._context.unwanted:
             self._report_unborn(place.proc, None, signal.SIGKILL)
             return
-        channels, theirs = open_channels(f"p{place.proc}")
-        if place.seat is not None:
-            self._inherit(place.seat, channels)
-            self._keep(place.seat, channels)
         try:
-            started = await self._context.starter.start(self._birth(place), theirs)
+            channels, started = await self._bear(place)
         except OSError as error:
-            channels.close()
             self._context.say(f"closeranks: p{place.proc} could not be started: {error}")
             self._report_unborn(place.proc, 1, None)
             return
+        self._adopt(place, channels, started)
+
+    async def _bear(self, place: Place) -> tuple[Channels, Started]:
+        channels, theirs = open_channels(f"p{place.proc}")
+        try:
+            if place.seat is not None:
+                self._inherit(place.seat, channels)
+                self._keep(place.seat, channels)
+            return channels, await self._context.starter.start(self._birth(place), theirs)
+        except OSError:
+            channels.close()
+            raise
         finally:
             for fd in theirs:
                 os.close(fd)
-        self._adopt(place, channels, started)
 
     def _report_unborn(self, proc: int, code: int | None, number: int | None) -> None:
         self._context.feed(ProcEnded(proc=proc, code=code, signal=number, crash=None, left_at_step=None))
@@ -238,6 +250,7 @@ class Births:
             kind=context.options.kind,
             environment=environment_of(place, context.environment, run, meeting, context.node.among(self._homes)),
             parent_pid=os.getpid(),
+            open_files=context.open_files,
         )
 
     def _adopt(self, place: Place, channels: Channels, started: Started) -> None:
@@ -263,10 +276,8 @@ class Births:
                 lambda message: self._ears.hear(worker, message),
                 lambda reason: self._exits.broken(worker, reason),
             ),
-            outputs=(
-                output(channels.stdout, f"p{place.proc}.out"),
-                output(channels.stderr, f"p{place.proc}.err"),
-            ),
+            stdout=output(channels.stdout, f"p{place.proc}.out"),
+            stderr=output(channels.stderr, f"p{place.proc}.err"),
             seat=place.seat,
             incarnation=place.incarnation,
         )

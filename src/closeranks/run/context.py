@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -51,6 +52,7 @@ class Context:
     seats: int = field(init=False)  # of all nodes, as the newest group has them
     hooks: list[subprocess.Popen[bytes]] = field(default_factory=list)  # running commands of --on-incident
     keeper_pid: int | None = None
+    open_files: int = 0  # the user's soft limit, which workers get back; 0: ours is the same
     candidate_pids: frozenset[int] = frozenset()  # of the processes that seek the lead of several nodes
     group: int = -1  # groups started from nothing so far, minus one
     store: Store | None = None
@@ -131,8 +133,14 @@ class Context:
     def _spawned(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            code = code_of_own_end(self.options, 1)
-            self.fail(f"defect in the supervisor: {type(error).__name__}: {error}", code)
+            self.defect(error)
+
+    def defect(self, error: BaseException) -> None:
+        """End the run for a defect of ours, and show where it is: else it would hang on a fact that got lost."""
+        reason = f"defect in the supervisor: {type(error).__name__}: {error}"
+        self.fail(reason, code_of_own_end(self.options, 1))
+        for line in traceback.format_exception(error):
+            self.say(line.rstrip())
 
     def fail(self, reason: str, exit_code: int = 1) -> None:
         """End the run for a reason that is the supervisor's own, not the controller's."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
-from pathlib import Path
 
 import msgspec
 
@@ -17,7 +15,7 @@ from closeranks.run.folder import read_run_file, write_run_file
 from closeranks.run.logs import clean
 
 _CONFIRM_S = 2.0  # for SIGKILL to show
-_TAIL_BYTES, _TAIL_LINES = 16_384, 20
+_TAIL_LINES = 20
 
 
 async def end_workers(context: Context) -> None:
@@ -77,7 +75,7 @@ def last_words(context: Context, ending: EndRun) -> tuple[str, ...]:
     failure = context.first_failure
     if ending.outcome == "failed" and failure is not None:
         lines.append(f"closeranks: first failure: {_what(failure, context)}")
-        text = failure.traceback if isinstance(failure, ProcessFailed) else _tail(context.folder, failure.proc)
+        text = failure.traceback if isinstance(failure, ProcessFailed) else _tail(context, failure.proc)
         lines += [clean(line) for line in text.rstrip().splitlines()]
     lines.append(f"closeranks: run {ending.outcome}: {ending.reason}")
     lines.append(f"closeranks: exit code {ending.exit_code}; all about it: closeranks report {context.folder}")
@@ -95,12 +93,8 @@ def _what(failure: ProcessFailed | ProcessExited, context: Context) -> str:
     return f"{name} exited with code {failure.code}"
 
 
-def _tail(folder: Path, proc: int) -> str:
+def _tail(context: Context, proc: int) -> str:
     """The end of what a process said on stderr, for those that died without a report."""
-    try:
-        with (folder / "logs" / f"p{proc}.err").open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return "\n".join(lines[-_TAIL_LINES:])
+    worker = context.workers.get(proc)
+    said = b"" if worker is None else worker.stderr.tail
+    return "\n".join(said.decode(errors="replace").splitlines()[-_TAIL_LINES:])

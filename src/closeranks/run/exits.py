@@ -125,7 +125,7 @@ class Exits:
             return None
         worker.hear_out()
         # The kernel knows better than the process, and that it was killed for want of memory the process never says.
-        own = hint_of(self._context.folder / "logs" / f"p{worker.proc}.err", ended, worker.crash)
+        own = hint_of(worker.stderr.tail, ended, worker.crash)
         return self.heard_of(worker.started.pid) or own
 
     async def _report_explained(self, worker: Worker, hint: Hint | None) -> None:

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -56,23 +57,28 @@ def claim(folder: Path, options: RunOptions, command: tuple[str, ...]) -> Path:
     try:
         folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
         _require_empty(folder)
-        file = RunFile(run=options.run_id or folder.name, command=command, options=options)
         # Exclusive creation decides between two runs that claim one folder at the same time.
-        with os.fdopen(os.open(folder / "run.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE), "wb") as out:
-            out.write(_encode(file))
-        for name in ("logs", "stacks"):
-            (folder / name).mkdir(mode=_PRIVATE_FOLDER)
-        free_bytes = shutil.disk_usage(folder).free
+        ours = os.open(folder / "run.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
     except FileExistsError as error:
         raise FolderError(f"run folder {folder}: claimed by another run, or no folder; {_OTHER}") from error
     except OSError as error:
         raise FolderError(f"run folder {folder}: {error.strerror}; {_OTHER}") from error
-    if free_bytes < _FREE_BYTES_MIN:
-        release(folder)
-        raise FolderError(
-            f"run folder {folder}: {free_bytes} bytes free, at least {_FREE_BYTES_MIN} are needed; {_OTHER}"
-        )
+    try:
+        _furnish(folder, ours, RunFile(run=options.run_id or folder.name, command=command, options=options))
+    except OSError as error:
+        release(folder)  # else every later start would be told that it holds a run
+        raise FolderError(f"run folder {folder}: {error.strerror}; {_OTHER}") from error
     return folder
+
+
+def _furnish(folder: Path, run_file: int, content: RunFile) -> None:
+    with os.fdopen(run_file, "wb") as out:
+        out.write(_encode(content))
+    for name in ("logs", "stacks"):
+        (folder / name).mkdir(mode=_PRIVATE_FOLDER)
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < _FREE_BYTES_MIN:
+        raise OSError(errno.ENOSPC, f"{free_bytes} bytes free, at least {_FREE_BYTES_MIN} are needed")
 
 
 def release(folder: Path) -> None:

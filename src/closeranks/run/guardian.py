@@ -7,6 +7,7 @@ signals on, and when the supervisor ends, in whatever way, ends every process th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -26,6 +27,7 @@ from closeranks.run.telling import tell
 # Set in the supervisor only: a worker gets the user's own environment back.
 OPENBLAS = "OPENBLAS_NUM_THREADS"  # numpy's import would start a thread, and a zygote must have one
 OMP = "OMP_NUM_THREADS"
+_OUTCOMES = {0: "completed", 128 + signal.SIGINT: "stopped", 128 + signal.SIGTERM: "stopped"}
 USER_SETTINGS = "CLOSERANKS_USER_"  # prefix under which the user's own values of the two travel
 
 _FORWARDED = {
@@ -71,7 +73,7 @@ def guard(folder: Path, seats: int) -> int:
         os.close(alive)
     if left:
         tell(f"closeranks: processes {left} do not react to SIGKILL; they hold no part of the run", sys.stderr)
-    return code if code >= 0 else _supervisor_lost(folder, -code)
+    return _supervisor_lost(folder, -code) if code < 0 else _settled(folder, code)
 
 
 def _forward_signals(pidfd: int) -> None:
@@ -83,6 +85,17 @@ def _forward_signals(pidfd: int) -> None:
 
     for number in _FORWARDED:
         signal.signal(number, forward)
+
+
+def _settled(folder: Path, code: int) -> int:
+    """The supervisor ended by itself; where it could not write down how (a full disk, say), that is done here."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):  # it said so itself
+        file = read_run_file(folder)
+        if file.exit_code is None:
+            reason = f"the supervisor ended with code {code} and could not write down why"
+            outcome = _OUTCOMES.get(code, "failed")
+            write_run_file(folder, msgspec.structs.replace(file, outcome=outcome, exit_code=code, reason=reason))
+    return code
 
 
 def _supervisor_lost(folder: Path, number: int) -> int:

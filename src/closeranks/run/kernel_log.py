@@ -65,7 +65,8 @@ class FileLines:
             cut = here.st_size < os.lseek(self._file, 0, os.SEEK_CUR)
             if (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino) and not cut:
                 return
-            os.close(self._file)
+            gone, self._file = self._file, None  # before anything can fail: its number will be another file's
+            os.close(gone)
         self._file, self._rest = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC), b""
 
 

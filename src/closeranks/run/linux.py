@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_OPEN_FILES = 65_536  # a worker takes up to 23 while it is started
 
 
 def _prctl(option: int, value: int) -> None:
@@ -31,6 +33,20 @@ def die_with_parent(parent_pid: int, sig: signal.Signals) -> bool:
     """
     _prctl(_PR_SET_PDEATHSIG, sig)
     return os.getppid() == parent_pid
+
+
+def allow_open_files() -> int:
+    """Let this process have as many open files as a node with many workers needs; its soft limit as it was."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return soft
+
+
+def limit_open_files(soft: int) -> None:
+    """Set this process's soft limit. A larger one is not for every program: some look at each possible descriptor."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 def count_threads() -> int:

@@ -14,7 +14,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from closeranks.log_file import close_log
+
 LINE_CHARS_MAX = 2000
+_TAIL_BYTES = 32 * 2**10
 _READ_BYTES = 2**16
 _READS_MAX = 16  # per wake-up, so that one loud worker does not keep the loop from the others
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -61,10 +64,16 @@ class Output:
         self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._show = show
         self._cutter = LineCutter()
+        self._tail = bytearray()
         self._open = True
         self.heard_mono_s: float | None = None
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(fd, self._read)
+
+    @property
+    def tail(self) -> bytes:
+        """The end of what was said (32 KiB at most), wherever the file went."""
+        return bytes(self._tail[-_TAIL_BYTES:])
 
     def flush_partial(self) -> None:
         """Show a prompt or a progress bar that has no line break yet."""
@@ -82,8 +91,8 @@ class Output:
         self._read()
         self._stop()
         self.flush_partial()
-        os.close(self._file)
-        self._file = None
+        fd, self._file = self._file, None
+        close_log(fd)
 
     def _stop(self) -> None:
         if self._open:
@@ -108,5 +117,8 @@ class Output:
         if self._file is not None:
             with contextlib.suppress(OSError):  # a full disk must not end a training run
                 os.write(self._file, data)
+        self._tail += data
+        if len(self._tail) > 2 * _TAIL_BYTES:
+            del self._tail[:-_TAIL_BYTES]
         for line in self._cutter.feed(data):
             self._show(line)

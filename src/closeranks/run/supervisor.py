@@ -18,9 +18,11 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from closeranks.decide.protocol import Begun, EndRun, StopAsked
 from closeranks.events import RunStarted, SignalReceived
-from closeranks.journal import Journal
+from closeranks.journal import Journal, JournalError
 from closeranks.launch.outcome import NODE_ALONE, code_of_own_end
 from closeranks.run import worker_main
 from closeranks.run.birth import Node
@@ -39,7 +41,7 @@ from closeranks.run.guardian import OMP, OPENBLAS, USER_SETTINGS
 from closeranks.run.hooks import let_hooks_end
 from closeranks.run.keeping import keeping_of
 from closeranks.run.kernel_log import KernelLog, lines_of
-from closeranks.run.linux import become_subreaper, die_with_parent
+from closeranks.run.linux import allow_open_files, become_subreaper, die_with_parent
 from closeranks.run.node_history import NodeHistory, Scribe, file_of
 from closeranks.run.options import RunOptions, Start, Target
 from closeranks.run.orphans import Orphans
@@ -124,6 +126,9 @@ def main(argv: list[str]) -> int:
     code = code_of_own_end(file.options, 1)
     try:
         code = asyncio.run(_supervise(folder, file, zygote, (signals, lifeline)))
+    except JournalError as error:
+        tell(f"closeranks: {error}; the run did not begin", sys.stderr)
+        code = code_of_own_end(file.options, EXIT_USAGE)
     except Exception:
         traceback.print_exc()
     finally:
@@ -149,8 +154,10 @@ def _make_zygote(options: RunOptions) -> _Zygote | Newborn:
 async def _supervise(folder: Path, file: RunFile, zygote: _Zygote, watched: tuple[_Signals, int]) -> int:
     signals, lifeline = watched
     options = file.options
-    screen = Screen(display_for(options.view, sys.stdout, options.seats, options.spares))
-    with Journal.create(folder / "journal.jsonl", file.run, options.node or platform.node()) as journal:
+    with (
+        contextlib.closing(Screen(display_for(options.view, sys.stdout, options.seats, options.spares))) as screen,
+        Journal.create(folder / "journal.jsonl", file.run, options.node or platform.node()) as journal,
+    ):
         context = Context(
             run=file.run,
             folder=folder,
@@ -160,6 +167,7 @@ async def _supervise(folder: Path, file: RunFile, zygote: _Zygote, watched: tupl
             controller=Brain(options),
             starter=Starter(zygote.handle),
             screen=screen,
+            open_files=allow_open_files(),
         )
         if zygote.problem:
             context.say(f"closeranks: workers are spawned, not forked: {zygote.problem}")
@@ -172,7 +180,6 @@ async def _supervise(folder: Path, file: RunFile, zygote: _Zygote, watched: tupl
         finally:
             context.starter.close()
         write_outcome(context, ending)
-    screen.close()
     _write_last_words(last_words(context, ending))
     return ending.exit_code
 
@@ -266,7 +273,10 @@ def _probe(context: Context) -> tuple[Finding, ...]:
 
 def _write_start(context: Context, file: RunFile) -> None:
     versions = _versions()
-    write_run_file(context.folder, RunFile(run=file.run, command=file.command, options=file.options, versions=versions))
+    try:
+        write_run_file(context.folder, msgspec.structs.replace(file, versions=versions))
+    except OSError as error:
+        context.say(f"closeranks: run.json was not updated: {error}")
     options = context.options
     context.note(
         RunStarted(command=file.command, seats=options.seats, spares=options.spares, pid=os.getpid(), versions=versions)
@@ -301,11 +311,9 @@ def _watch_guardian(lifeline: int, context: Context) -> None:
 
 
 def _defect(context: Context, what: dict[str, object]) -> None:
-    """A defect of ours in a callback: the run ends and says so, instead of hanging on a fact that got lost."""
+    """A defect of ours in a callback of the loop."""
     error = what.get("exception")
-    if isinstance(error, Exception):
-        traceback.print_exception(error)
-    context.fail(f"defect in the supervisor: {what.get('message')}: {error!r}", code_of_own_end(context.options, 1))
+    context.defect(error if isinstance(error, BaseException) else RuntimeError(str(what.get("message"))))
 
 
 def _write_last_words(lines: tuple[str, ...]) -> None:

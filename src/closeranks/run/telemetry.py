@@ -42,6 +42,9 @@ class Telemetry:
         except TimeoutError:
             self.hear(NodeUnwell(sign=_SILENT, detail=f"no answer within {_WITHIN_S:g} s", drain=True))
             return
+        except OSError as error:
+            self.hear(NodeUnwell(sign=_SILENT, detail=f"no look is possible: {error.strerror}", drain=True))
+            return
         if _SILENT in self._draining:
             self.hear(NodeWell(sign=_SILENT))
         self._watch, news = telemetry.observe(self._watch, sample)

@@ -27,7 +27,8 @@ class Worker:
     channels: Channels
     page: Vitals
     link: Link
-    outputs: tuple[Output, ...]
+    stdout: Output
+    stderr: Output
     started_mono_s: float = field(default_factory=time.monotonic)
     seat: int | None = None
     incarnation: int | None = None
@@ -56,6 +57,11 @@ class Worker:
     def name(self) -> str:
         """``s3.2`` for the second process of seat 3, ``p7`` for a spare."""
         return f"p{self.proc}" if self.seat is None else f"s{self.seat}.{self.incarnation}"
+
+    @property
+    def outputs(self) -> tuple[Output, Output]:
+        """What it prints."""
+        return self.stdout, self.stderr
 
     @property
     def alive(self) -> bool:

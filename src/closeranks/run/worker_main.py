@@ -31,7 +31,7 @@ import msgspec
 
 from closeranks import messages
 from closeranks.run.birth import CONTROL, STACKS, STDERR, STDOUT, VITALS, Birth, name_descriptors
-from closeranks.run.linux import die_with_parent
+from closeranks.run.linux import die_with_parent, limit_open_files
 from closeranks.run.options import Target
 from closeranks.signs import Doing
 from closeranks.vitals import Vitals
@@ -75,6 +75,8 @@ def _status_of(end: SystemExit) -> int:
 
 
 def _settle(birth: Birth, fds: tuple[int, ...]) -> None:
+    if birth.open_files:
+        limit_open_files(birth.open_files)
     os.dup2(fds[STDOUT], 1)
     os.dup2(fds[STDERR], 2)
     for fd in (fds[STDOUT], fds[STDERR]):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from closeranks.log_file import open_log
+from closeranks.log_file import close_log, open_log
 from closeranks.train import tree
 from closeranks.train.randomness import Randomness
 
@@ -61,7 +61,8 @@ class Rehearsal:
             yield
         finally:
             for number, (stream, kept) in enumerate(zip((sys.stdout, sys.stderr), saved, strict=True), start=1):
-                stream.flush()
+                with contextlib.suppress(OSError):  # what the log's disk does not take is shown after all
+                    stream.flush()
                 os.dup2(kept, number)
                 os.close(kept)
-            os.close(log)
+            close_log(log)
