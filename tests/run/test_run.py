@@ -89,9 +89,10 @@ def test_a_script_without_the_library_is_restarted_as_a_group_under_a_new_term(s
 
 
 @pytest.mark.process
-def test_a_run_whose_output_cannot_be_written_goes_on_and_keeps_its_code(tmp_path):
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_run_whose_output_cannot_be_written_goes_on_and_keeps_its_code(tmp_path, code):
     """Started with its output on a full disk it did not begin; the interpreter made 120 of the code of such a run."""
-    script, main = "import sys; print('hello'); sys.exit(3)", "from closeranks.cli.main import main; main()"
+    script, main = f"import sys; print('hello'); sys.exit({code})", "from closeranks.cli.main import main; main()"
     words = ["--nproc-per-node", "1", "--max-restarts", "0", "--start", "spawn", "--run-dir", str(tmp_path / "run")]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -102,7 +103,7 @@ def test_a_run_whose_output_cannot_be_written_goes_on_and_keeps_its_code(tmp_pat
             timeout=60,
             check=False,
         )
-    assert done.returncode == 3
+    assert done.returncode == code
     assert (tmp_path / "run" / "logs" / "p1.out").read_text() == "hello\n"
 
 

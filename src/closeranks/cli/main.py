@@ -7,7 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, NoReturn, TextIO, cast
 
 import typer
 
@@ -41,13 +41,23 @@ def main() -> None:
     sys.stdout = _buffered_as(sys.stdout, answers)
     try:
         app_for(sys.argv[1:])()
-    except (OSError, SystemExit) as end:
+    except OSError as error:
+        if error is not answers.problem:
+            raise
+        _unanswered(error, 1)
+    except SystemExit as end:
+        answers.problem = None  # what a verb has passed over, such as one whose purpose is not what it prints
         drop_untold()
         if answers.problem is None:
             raise
-        if not isinstance(answers.problem, BrokenPipeError):  # whoever read had enough
-            tell(f"closeranks: standard output: {answers.problem.strerror}", sys.stderr)
-        sys.exit((isinstance(end, SystemExit) and end.code) or 1)
+        _unanswered(answers.problem, end.code or 1)
+
+
+def _unanswered(problem: OSError, code: str | int) -> NoReturn:
+    drop_untold()
+    if not isinstance(problem, BrokenPipeError):  # else whoever read had enough
+        tell(f"closeranks: standard output: {problem.strerror}", sys.stderr)
+    sys.exit(code)
 
 
 def _buffered_as(stream: TextIO, raw: io.FileIO) -> io.TextIOWrapper:
