@@ -322,9 +322,8 @@ def _told(error: BaseException) -> str:
         error = error.exceptions[0]
     if isinstance(error, OSError | RegisterError | RegisterRefused | CheckpointProblem):
         return str(error)
-    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-    where = f"{Path(frame.f_code.co_filename).name}:{line}"
-    return f"defect in the coordinator: {type(error).__name__}: {error} ({where})"
+    where = [f" ({Path(frame.filename).name}:{frame.lineno})" for frame in traceback.extract_tb(error.__traceback__)]
+    return f"defect in the coordinator: {type(error).__name__}: {error}{''.join(where[-1:])}"
 
 
 async def _be(argv: list[str]) -> None:

@@ -27,9 +27,9 @@ from closeranks.run.telling import tell
 # Set in the supervisor only: a worker gets the user's own environment back.
 OPENBLAS = "OPENBLAS_NUM_THREADS"  # numpy's import would start a thread, and a zygote must have one
 OMP = "OMP_NUM_THREADS"
-_OUTCOMES = {0: "completed", 128 + signal.SIGINT: "stopped", 128 + signal.SIGTERM: "stopped"}
 USER_SETTINGS = "CLOSERANKS_USER_"  # prefix under which the user's own values of the two travel
 
+_OUTCOMES = {0: "completed", 128 + signal.SIGINT: "stopped", 128 + signal.SIGTERM: "stopped"}  # by exit code
 _FORWARDED = {
     signal.SIGINT: signal.SIGINT,
     signal.SIGTERM: signal.SIGTERM,
