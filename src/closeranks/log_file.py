@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _ROOM_BYTES: Final = 2**20
@@ -25,6 +26,16 @@ def open_log(path: Path) -> int:
         close_log(fd)
         return _nowhere()
     return fd
+
+
+@contextlib.contextmanager
+def opened_log(path: Path) -> Iterator[int]:
+    """As ``open_log``, and closed afterwards."""
+    fd = open_log(path)
+    try:
+        yield fd
+    finally:
+        close_log(fd)
 
 
 def close_log(fd: int) -> None:

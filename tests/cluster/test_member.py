@@ -55,29 +55,39 @@ def test_steps_that_were_closed_before_a_process_ended_are_told_before_its_end(c
     assert one.said == (["beat"] if closed else []) + [Heard(fact=end)]
 
 
-@pytest.mark.parametrize("scarce", [True, False])
-def test_a_node_that_lacked_only_room_is_tried_again_and_any_other_is_not(monkeypatch, tmp_path, scarce):
+NOTHING = NodeChecked(level="start", outcomes={}, took_s=0.0)
+SHORT = Checked(NOTHING, "room: 0 MiB left", scarce=True)
+BROKEN = Checked(NOTHING, "memory: a bit is stuck", scarce=False)
+WELL = Checked(NOTHING, "", scarce=False)
+
+
+@pytest.mark.parametrize(
+    ("checks", "reported", "noted"),
+    [
+        ([SHORT, SHORT, SHORT, WELL], ["room: 0 MiB left", ""], 2),
+        ([SHORT, BROKEN, WELL], ["room: 0 MiB left", "memory: a bit is stuck"], 2),
+        ([BROKEN, WELL], ["memory: a bit is stuck"], 1),
+        ([WELL], [""], 1),
+    ],
+)
+def test_a_node_that_lacked_only_room_is_tried_again_and_any_other_is_not(
+    monkeypatch, tmp_path, checks, reported, noted
+):
     """A spare node that began on a full disk got no work for as long as it lived, whatever was freed."""
 
-    async def check() -> tuple[list[str], list[Any], int]:
-        found = [Checked(NodeChecked(level="start", outcomes={}, took_s=0.0), "room: 0 MiB left", scarce)] * 3
-        found.append(Checked(found[0].event, "", False))
-        tried, reports, noted, tasks = iter(found), [], [], []
+    async def check() -> None:
+        tried, reports, notes = iter(checks), [], []
         monkeypatch.setattr(member_module, "checked", lambda *_: next(tried))
         options = RunOptions(target="x", nnodes=2, look_every_s=0.001)
         one = member(None, led=True)
-        one._context = SimpleNamespace(
-            ending=None,
-            options=options,
-            folder=tmp_path,
-            note=noted.append,
-            spawn=lambda work: tasks.append(asyncio.create_task(work)),
-        )
-        one._check_again = lambda subject: Member._check_again(one, subject)
+        one._failed = ""
+        one._context = SimpleNamespace(ending=None, options=options, folder=tmp_path, note=notes.append)
+        one._check = lambda: Member._check(one)
         one._report = lambda: reports.append(one._failed)
-        await Member._check(one)
-        await asyncio.gather(*tasks)
-        return [one._failed, *reports], noted, len(list(tried))
+        short = await Member._check(one)
+        one._report()
+        if short:
+            await Member._check_again(one)
+        assert (reports, len(notes), list(tried)) == (reported, noted, [WELL] if BROKEN in checks else [])
 
-    failed, noted, untried = asyncio.run(check())
-    assert (failed, len(noted), untried) == ((["", ""], 2, 0) if scarce else (["room: 0 MiB left"], 1, 3))
+    asyncio.run(check())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import secrets
@@ -8,15 +9,17 @@ import time
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from closeranks.checkpoint.peer_wire import Address
 from closeranks.cli.main import app_for
+from closeranks.cli.probe import _print as print_outcomes
 from closeranks.cli.probe import status_of
 from closeranks.decide import quarantine
 from closeranks.probe import checks, host, link, memory, nvml, processors, products, storage
 from closeranks.probe.checks import Level, Subject, checked, run_checks
-from closeranks.probe.outcome import Absent, Failed, Passed, Scarce, Unknown, told
+from closeranks.probe.outcome import Absent, Failed, Passed, Scarce, Unknown, told, word_of
 from closeranks.run.node_history import NodeHistory, default_file
 
 MIB = 2**20
@@ -155,6 +158,9 @@ def test_what_failed_is_the_reason_to_take_no_work(tmp_path, monkeypatch):
 def test_the_exit_status_says_the_worst(outcome, status, word):
     assert status_of({"a": Passed(""), "b": outcome}) == status
     assert told(outcome) == word
+    shown = io.StringIO()
+    print_outcomes(Console(file=shown), {"b": outcome})
+    assert shown.getvalue().split() == ["b", word_of(outcome), outcome.reason]
 
 
 def test_the_verb_prints_json_and_nothing_else(tmp_path, monkeypatch):

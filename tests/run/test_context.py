@@ -10,6 +10,7 @@ from closeranks.decide.protocol import EndRun
 from closeranks.events import IncidentOpened
 from closeranks.journal import Journal, read
 from closeranks.launch.outcome import NODE_ALONE
+from closeranks.run import context as context_module
 from closeranks.run.context import Context
 from closeranks.run.options import RunOptions
 from closeranks.run.processes import Starter
@@ -58,19 +59,21 @@ def test_a_defect_in_one_supervisor_is_no_verdict_on_a_job_of_several_nodes(cont
     assert "defect in the supervisor: LookupError: no such seat" in decisions[0].reason
 
 
-def test_a_defect_is_shown_with_its_place_after_the_run_was_ended(context_of):
+def test_a_defect_is_shown_with_its_place_after_the_run_was_ended(context_of, monkeypatch):
     """It was printed first, and where that failed (a full disk) the run went on and waited for what was lost."""
-    shown = io.StringIO()
-    context = context_of(display=Lines(shown))
-    before: list[str] = []
-    context.carry_out = lambda _end: before.append(shown.getvalue())
+    context = context_of()
+    order: list[str] = []
+    context.carry_out = lambda end: order.append(end.reason)
+    monkeypatch.setattr(context_module, "tell", lambda text, _stream: order.append(text))
     with pytest.raises(ZeroDivisionError) as defect:
         _ = 1 // 0
     context.defect(defect.value)
     context.screen.close()
-    assert before == [""]
-    assert "test_context.py" in shown.getvalue()
-    assert shown.getvalue().endswith("ZeroDivisionError: integer division or modulo by zero\n")
+    what = "ZeroDivisionError: integer division or modulo by zero"
+    reason, trace = order
+    assert reason.startswith(f"defect in the supervisor: {what} (test_context.py:")
+    assert trace.splitlines()[0].startswith("Traceback")
+    assert trace.splitlines()[-1] == what
 
 
 def test_what_the_journal_does_not_take_is_shown_all_the_same(context_of, monkeypatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from closeranks.run.logs import LINE_CHARS_MAX, LineCutter, Output, clean
+from closeranks.run.logs import LINE_CHARS_MAX, TAIL_BYTES, LineCutter, Output, clean
 
 
 def test_lines_are_cut_where_they_end_and_a_rest_waits():
@@ -65,7 +65,7 @@ def said(path, *words, fails=lambda: None):
     async def copy() -> bytes:
         read, write = os.pipe()
         os.set_blocking(read, False)
-        output = Output(read, path, lambda _line: None)
+        output = Output(read, path, lambda _line: None, tail_bytes=TAIL_BYTES)
         for word in words:
             os.write(write, word)
             output.drain()
@@ -96,4 +96,4 @@ def test_the_end_of_what_was_said_is_kept_where_the_file_keeps_nothing():
     """The diagnosis read the log, of which a full disk had taken nothing."""
     said_last = b"OSError: [Errno 28] No space left on device\n"
     tail = said("/dev/full", *[b"x" * 50_000] * 3, said_last)
-    assert tail == b"x" * (2**15 - len(said_last)) + said_last
+    assert tail == b"x" * (TAIL_BYTES - len(said_last)) + said_last

@@ -250,8 +250,10 @@ def main(argv: list[str]) -> int:
     link = Link(socket.socket(fileno=int(argv[0])))
     messages: list[Message] = []
     try:
+        poll = select.poll()  # its number may be beyond what select() takes
+        poll.register(link.sock, select.POLLIN)
         while not messages:
-            select.select([link.sock], [], [])
+            poll.poll()
             messages = link.receive()
     except LinkBroken:
         return 0  # the parent ended before it said anything

@@ -23,7 +23,7 @@ from closeranks.decide.quarantine import By
 from closeranks.nodes.handshake import TokenProblem, read_token
 from closeranks.probe.checks import Level, Subject, run_checks
 from closeranks.probe.link import serving
-from closeranks.probe.outcome import Failed, Outcome, Unknown
+from closeranks.probe.outcome import Failed, Outcome, Unknown, word_of
 from closeranks.run.device_products import multipliers
 from closeranks.run.node_history import HistoryProblem, NodeHistory, default_file
 
@@ -117,7 +117,7 @@ def _with_progress(level: Level, subject: Subject) -> dict[str, Outcome]:
 def _print(console: Console, outcomes: dict[str, Outcome]) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, outcome in outcomes.items():
-        word = type(outcome).__name__.lower()
+        word = word_of(outcome)
         reason = "".join(char if char.isprintable() else " " for char in outcome.reason)
         table.add_row(name, Text(word, style=_STYLES[word]), Text(reason))
     console.print(table)

@@ -13,7 +13,6 @@ import signal
 import socket
 import stat
 import sys
-import traceback
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -37,7 +36,7 @@ from closeranks.run.folder import read_run_file
 from closeranks.run.links import Link
 from closeranks.run.linux import allow_open_files, die_with_parent
 from closeranks.run.options import STORE_AUTHORITY, RunOptions
-from closeranks.run.telling import tell
+from closeranks.run.telling import place_of, tell
 
 _STATIC_EPOCH: Final = 1  # without an authority there is one leader and never another
 _EXIT_USAGE: Final = 2
@@ -322,8 +321,7 @@ def _told(error: BaseException) -> str:
         error = error.exceptions[0]
     if isinstance(error, OSError | RegisterError | RegisterRefused | CheckpointProblem):
         return str(error)
-    where = [f" ({Path(frame.filename).name}:{frame.lineno})" for frame in traceback.extract_tb(error.__traceback__)]
-    return f"defect in the coordinator: {type(error).__name__}: {error}{''.join(where[-1:])}"
+    return f"defect in the coordinator: {type(error).__name__}: {error}{place_of(error)}"
 
 
 async def _be(argv: list[str]) -> None:

@@ -12,11 +12,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from closeranks.cluster import aside
 from closeranks.decide.retry_budget import Backoff, wait_s
-from closeranks.log_file import open_log
+from closeranks.log_file import opened_log
 from closeranks.run.context import Context
 from closeranks.run.links import Link
 
@@ -32,7 +32,7 @@ class _Process:
     def __init__(self, folder: Path, on_aside: Callable[[Any], None], on_ended: Callable[[_Process], None]) -> None:
         ours, theirs = socket.socketpair()
         try:
-            with theirs, os.fdopen(open_log(folder / "logs" / "candidate.log"), "ab") as log:
+            with theirs, opened_log(folder / "logs" / "candidate.log") as log:
                 self._process = _started(folder, theirs.fileno(), log)
         except OSError:
             ours.close()
@@ -64,7 +64,7 @@ class _Process:
         self._process.wait()
 
 
-def _started(folder: Path, link: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
+def _started(folder: Path, link: int, log: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [
             *(sys.executable, "-P", "-m", "closeranks.cluster.candidate"),

@@ -7,7 +7,6 @@ they hold in memory; whoever does not is killed. Whoever leads meanwhile may cou
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import random
 import signal
@@ -145,7 +144,8 @@ class Member:
             self._probes = await answer_probes(here, self._identity.keys, own)
         except OSError as error:
             return f"node {self._identity.node}: {error}; name another address with --interface"
-        await self._check()
+        if await self._check():
+            self._context.spawn(self._check_again())
         self._candidate.replace = self._elected
         self._candidate.probe_port = self._probes.address.port
         self._candidate.on_lost = self._candidate_lost
@@ -157,33 +157,29 @@ class Member:
         self._context.spawn(self._look())
         return ""
 
-    async def _check(self) -> None:
-        """Try this node before it offers its slots: the leader seats nobody on one that says it failed."""
+    async def _check(self) -> bool:
+        """Try this node: the leader seats nobody on one that says it failed. Whether only room or memory is short."""
         subject = Subject(folder=self._context.folder)
         try:
             found = await beside(lambda: checked(Level.START, subject), "checks", _CHECKS_S)
         except TimeoutError:
             self._failed = f"its checks have not ended within {_CHECKS_S:g} s"
-            return
+            return False
         except OSError as error:
             self._failed = f"its checks cannot be made: {error.strerror}"
-            return
-        self._failed = found.failed
-        self._context.note(found.event)
-        if found.failed and found.scarce:
-            self._context.spawn(self._check_again(subject))
+            return True
+        if not (found.scarce and self._failed):  # else that is told already
+            self._failed = found.failed
+            self._context.note(found.event)
+        return found.scarce
 
-    async def _check_again(self, subject: Subject) -> None:
-        """Only room or memory was short at the start: there may be enough later."""
-        while self._context.ending is None:
+    async def _check_again(self) -> None:
+        """There may be enough later."""
+        short = True
+        while short and self._context.ending is None:
             await asyncio.sleep(self._context.options.look_every_s)
-            with contextlib.suppress(OSError):  # also of a time that is over
-                found = await beside(lambda: checked(Level.START, subject), "checks", _CHECKS_S)
-                if not found.failed:
-                    self._failed = ""
-                    self._context.note(found.event)
-                    self._say(self._report())
-                    return
+            short = await self._check()
+        self._say(self._report())
 
     def unwell(self, reason: str) -> None:
         """Telemetry speaks against this node, or ("") does so no longer: it should get no new work meanwhile."""

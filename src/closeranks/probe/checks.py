@@ -100,7 +100,8 @@ def checked(level: Level, subject: Subject) -> Checked:
     )
     failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Failed)}
     reasons = "; ".join(f"{name}: {outcome.reason}" for name, outcome in failed.items())
-    return Checked(event, reasons, all(isinstance(outcome, Scarce) for outcome in failed.values()))
+    scarce = bool(failed) and all(isinstance(outcome, Scarce) for outcome in failed.values())
+    return Checked(event, reasons, scarce)
 
 
 def _tried(name: str, check: Callable[[Callable[[float], None]], Outcome], progress: Progress) -> Outcome:

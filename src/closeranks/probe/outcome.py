@@ -32,7 +32,12 @@ class Unknown(_Outcome, frozen=True, tag="unknown"):
 Outcome = Passed | Failed | Absent | Unknown
 
 
+def word_of(outcome: Outcome) -> str:
+    """``passed``, ``failed``, ``absent`` or ``unknown``."""
+    return str(outcome.__struct_config__.tag)
+
+
 def told(outcome: Outcome) -> str:
     """``passed`` alone; of any other with its reason."""
-    word = str(outcome.__struct_config__.tag)
+    word = word_of(outcome)
     return word if isinstance(outcome, Passed) else f"{word}: {outcome.reason}"

@@ -20,7 +20,7 @@ from closeranks.run.context import Context
 from closeranks.run.ears import Ears
 from closeranks.run.exits import Exits
 from closeranks.run.links import Link
-from closeranks.run.logs import Output
+from closeranks.run.logs import TAIL_BYTES, Output
 from closeranks.run.processes import Started
 from closeranks.run.store import Store, open_store
 from closeranks.run.worker import Worker
@@ -259,12 +259,12 @@ class Births:
         def show(line: str) -> None:
             context.say(f"[{worker.name}] {line}")
 
-        def output(fd: int, name: str) -> Output:
+        def output(fd: int, name: str, tail_bytes: int) -> Output:
             try:
-                return Output(fd, context.folder / "logs" / name, show)
+                return Output(fd, context.folder / "logs" / name, show, tail_bytes)
             except OSError as error:  # a full disk must not end a training run
                 context.say(f"closeranks: logs/{name}: {error.strerror}; what it would hold is only shown")
-                return Output(fd, Path(os.devnull), show)
+                return Output(fd, Path(os.devnull), show, tail_bytes)
 
         worker = Worker(
             place=place,
@@ -276,8 +276,8 @@ class Births:
                 lambda message: self._ears.hear(worker, message),
                 lambda reason: self._exits.broken(worker, reason),
             ),
-            stdout=output(channels.stdout, f"p{place.proc}.out"),
-            stderr=output(channels.stderr, f"p{place.proc}.err"),
+            stdout=output(channels.stdout, f"p{place.proc}.out", 0),
+            stderr=output(channels.stderr, f"p{place.proc}.err", TAIL_BYTES),
             seat=place.seat,
             incarnation=place.incarnation,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import sys
 import time
 import traceback
 from collections import deque
@@ -21,6 +22,7 @@ from closeranks.run.options import RunOptions
 from closeranks.run.processes import Starter
 from closeranks.run.screen import Screen
 from closeranks.run.store import Store
+from closeranks.run.telling import place_of, tell
 from closeranks.run.worker import Worker
 
 
@@ -52,7 +54,7 @@ class Context:
     seats: int = field(init=False)  # of all nodes, as the newest group has them
     hooks: list[subprocess.Popen[bytes]] = field(default_factory=list)  # running commands of --on-incident
     keeper_pid: int | None = None
-    open_files: int = 0  # the user's soft limit, which workers get back; 0: ours is the same
+    open_files: int = 0  # the user's soft limit, which workers and hooks get back; 0: ours is the same
     candidate_pids: frozenset[int] = frozenset()  # of the processes that seek the lead of several nodes
     group: int = -1  # groups started from nothing so far, minus one
     store: Store | None = None
@@ -137,10 +139,9 @@ class Context:
 
     def defect(self, error: BaseException) -> None:
         """End the run for a defect of ours, and show where it is: else it would hang on a fact that got lost."""
-        reason = f"defect in the supervisor: {type(error).__name__}: {error}"
+        reason = f"defect in the supervisor: {type(error).__name__}: {error}{place_of(error)}"
         self.fail(reason, code_of_own_end(self.options, 1))
-        for line in traceback.format_exception(error):
-            self.say(line.rstrip())
+        tell("".join(traceback.format_exception(error)).rstrip(), sys.stderr)
 
     def fail(self, reason: str, exit_code: int = 1) -> None:
         """End the run for a reason that is the supervisor's own, not the controller's."""

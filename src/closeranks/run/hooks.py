@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
 from closeranks.events import HookRan, IncidentClosed, IncidentOpened
-from closeranks.log_file import open_log
+from closeranks.log_file import opened_log
 from closeranks.run.context import Context
 
 _LOOK_S = 0.02
@@ -21,6 +20,7 @@ class Hook(NamedTuple):
     command: str
     environment: dict[str, str]
     folder: Path
+    open_files: int = 0  # the user's own soft limit; 0: as it is
 
     def run(self, event: IncidentOpened | IncidentClosed) -> tuple[HookRan, subprocess.Popen[bytes] | None]:
         """Start it; its output is kept in ``logs/hook.log``. The caller polls the process so that it is reaped."""
@@ -33,10 +33,11 @@ class Hook(NamedTuple):
         told = {"": str(event.incident), "_EDGE": edge} | {f"_{name}": text for name, text in about.items()}
         environment = self.environment | {f"CLOSERANKS_INCIDENT{name}": text for name, text in told.items()}
         environment["CLOSERANKS_RUN_DIR"] = str(self.folder)
+        limited = f"ulimit -Sn {self.open_files}; {self.command}" if self.open_files else self.command
         try:
-            with os.fdopen(open_log(self.folder / "logs" / "hook.log"), "ab") as log:
+            with opened_log(self.folder / "logs" / "hook.log") as log:
                 process = subprocess.Popen(
-                    ["/bin/sh", "-c", self.command],
+                    ["/bin/sh", "-c", limited],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -54,7 +55,7 @@ class HookRunner:
     def __init__(self, context: Context) -> None:
         self._context = context
         command = context.options.on_incident
-        self._hook = None if command is None else Hook(command, context.environment, context.folder)
+        self._hook = None if command is None else Hook(command, context.environment, context.folder, context.open_files)
 
     def run(self, event: IncidentOpened | IncidentClosed) -> None:
         """Call out, and journal that (or why not)."""

@@ -36,12 +36,17 @@ def die_with_parent(parent_pid: int, sig: signal.Signals) -> bool:
 
 
 def allow_open_files() -> int:
-    """Let this process have as many open files as a node with many workers needs; its soft limit as it was."""
+    """Let this process have as many open files as a node with many workers needs.
+
+    Returns:
+        Its soft limit as it was, for what it starts in the user's name; 0 where nothing was changed.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    return soft
+        return soft
+    return 0
 
 
 def limit_open_files(soft: int) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from closeranks.log_file import close_log
 
 LINE_CHARS_MAX = 2000
-_TAIL_BYTES = 32 * 2**10
+TAIL_BYTES = 32 * 2**10  # enough for what a process says before it dies
 _READ_BYTES = 2**16
 _READS_MAX = 16  # per wake-up, so that one loud worker does not keep the loop from the others
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -57,14 +57,17 @@ def _bounded(line: str) -> str:
 
 
 class Output:
-    """One stream of one process: from its pipe into a file and, line by line, to ``show``."""
+    """One stream of one process: from its pipe into a file and, line by line, to ``show``.
 
-    def __init__(self, fd: int, path: Path, show: Callable[[str], None]) -> None:
+    ``tail_bytes``: so much of its end is kept in memory, whatever becomes of the file.
+    """
+
+    def __init__(self, fd: int, path: Path, show: Callable[[str], None], tail_bytes: int = 0) -> None:
         self._fd = fd
         self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._show = show
         self._cutter = LineCutter()
-        self._tail = bytearray()
+        self._tail, self._tail_bytes = bytearray(), tail_bytes
         self._open = True
         self.heard_mono_s: float | None = None
         self._loop = asyncio.get_running_loop()
@@ -72,8 +75,9 @@ class Output:
 
     @property
     def tail(self) -> bytes:
-        """The end of what was said (32 KiB at most), wherever the file went."""
-        return bytes(self._tail[-_TAIL_BYTES:])
+        """The end of what was said."""
+        self._cut_tail()
+        return bytes(self._tail)
 
     def flush_partial(self) -> None:
         """Show a prompt or a progress bar that has no line break yet."""
@@ -91,8 +95,12 @@ class Output:
         self._read()
         self._stop()
         self.flush_partial()
+        self._cut_tail()
         fd, self._file = self._file, None
         close_log(fd)
+
+    def _cut_tail(self) -> None:
+        del self._tail[: max(0, len(self._tail) - self._tail_bytes)]
 
     def _stop(self) -> None:
         if self._open:
@@ -117,8 +125,9 @@ class Output:
         if self._file is not None:
             with contextlib.suppress(OSError):  # a full disk must not end a training run
                 os.write(self._file, data)
-        self._tail += data
-        if len(self._tail) > 2 * _TAIL_BYTES:
-            del self._tail[:-_TAIL_BYTES]
+        if self._tail_bytes:
+            self._tail += data
+        if len(self._tail) > 2 * self._tail_bytes:
+            self._cut_tail()
         for line in self._cutter.feed(data):
             self._show(line)

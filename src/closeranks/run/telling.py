@@ -5,7 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import traceback
+from pathlib import Path
 from typing import TextIO
+
+
+def place_of(error: BaseException) -> str:
+    """Where it was raised, as `` (file.py:12)``; "" when it never was."""
+    places = [f" ({Path(frame.filename).name}:{frame.lineno})" for frame in traceback.extract_tb(error.__traceback__)]
+    return "".join(places[-1:])
 
 
 def tell(line: str, stream: TextIO) -> None:

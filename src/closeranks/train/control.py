@@ -59,10 +59,10 @@ class Control:
 
     def _listen(self) -> None:
         decoder = messages.Decoder(messages.SupervisorMessage)
+        poll = select.poll()  # its number may be beyond what select() takes
+        poll.register(self._socket, select.POLLIN)
         while True:
-            timeout = self._patience_s()
-            readable, _, _ = select.select([self._socket], [], [], timeout)
-            if not readable:
+            if not poll.poll(self._patience_ms()):
                 self._world.wake()
                 continue
             try:
@@ -75,11 +75,11 @@ class Control:
             for message in decoder.feed(data):
                 self._handle(message)  # type: ignore[arg-type]
 
-    def _patience_s(self) -> float | None:
+    def _patience_ms(self) -> float | None:
         """A collective may be launched by a thread that looked for poison right before it came: look again for it."""
         if self._world.needs_waking:
-            return _WAKE_AGAIN_S
-        return None if self._world.poison is None else _LOOK_AGAIN_S
+            return _WAKE_AGAIN_S * 1000
+        return None if self._world.poison is None else _LOOK_AGAIN_S * 1000
 
     def _handle(self, message: messages.SupervisorMessage) -> None:
         match message:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from closeranks.log_file import close_log, open_log
+from closeranks.log_file import opened_log
 from closeranks.train import tree
 from closeranks.train.randomness import Randomness
 
@@ -51,18 +51,17 @@ class Rehearsal:
         if path is None:
             yield
             return
-        log = open_log(path)
-        saved = []
-        for number, stream in ((1, sys.stdout), (2, sys.stderr)):
-            stream.flush()
-            saved.append(os.dup(number))
-            os.dup2(log, number)
-        try:
-            yield
-        finally:
-            for number, (stream, kept) in enumerate(zip((sys.stdout, sys.stderr), saved, strict=True), start=1):
-                with contextlib.suppress(OSError):  # what the log's disk does not take is shown after all
-                    stream.flush()
-                os.dup2(kept, number)
-                os.close(kept)
-            close_log(log)
+        with opened_log(path) as log:
+            saved = []
+            for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+                stream.flush()
+                saved.append(os.dup(number))
+                os.dup2(log, number)
+            try:
+                yield
+            finally:
+                for number, (stream, kept) in enumerate(zip((sys.stdout, sys.stderr), saved, strict=True), start=1):
+                    with contextlib.suppress(OSError):  # what the log's disk does not take is shown after all
+                        stream.flush()
+                    os.dup2(kept, number)
+                    os.close(kept)
