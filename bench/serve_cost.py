@@ -203,6 +203,7 @@ def main() -> int:
     finally:
         unary.stop()
         streams.terminate()
+        shutil.rmtree(folder)
     for side, costs in found.items():
         events = "" if side in UNARY_ONLY else f"{spelled([c.event_us for c in costs], 'us an event')}, "
         bench.say(

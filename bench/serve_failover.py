@@ -67,27 +67,28 @@ def measured(bench: Bench, model: Path, how: signal.Signals, rounds: int, texts:
     def dynamo() -> Round | None:
         if not installed(bench.options.dynamo):
             return None
-        mockers = Mockers(bench.options.dynamo, Path(tempfile.mkdtemp(prefix="closeranks-bench-")))
-        try:
-            result = asyncio.run(strike(mockers, mockers.frontend, how, [""] * STREAMS))
-        finally:
-            mockers.stop()
+        with tempfile.TemporaryDirectory(prefix="closeranks-bench-") as folder:
+            mockers = Mockers(bench.options.dynamo, Path(folder))
+            try:
+                result = asyncio.run(strike(mockers, mockers.frontend, how, [""] * STREAMS))
+            finally:
+                mockers.stop()
         bench.say(f"  {how.name} Dynamo: {result.complete}/{STREAMS} complete, gap {result.gap_s:.3f} s")
         return result
 
     def one(name: str) -> Round | None:
-        folder = Path(tempfile.mkdtemp(prefix="closeranks-bench-"))
-        engines = Engines(model, folder)
-        arguments = (REPLICA,) if name == "closeranks" else ()
-        gateway = SIDES[name](engines.ports, folder, *arguments)
-        if gateway is None:
-            engines.stop()
-            return None
-        try:
-            result = asyncio.run(strike(engines, gateway, how, texts))
-        finally:
-            gateway.stop()
-            engines.stop()
+        with tempfile.TemporaryDirectory(prefix="closeranks-bench-") as folder:
+            engines = Engines(model, Path(folder))
+            arguments = (REPLICA,) if name == "closeranks" else ()
+            gateway = SIDES[name](engines.ports, Path(folder), *arguments)
+            try:
+                if gateway is None:
+                    return None
+                result = asyncio.run(strike(engines, gateway, how, texts))
+            finally:
+                if gateway is not None:
+                    gateway.stop()
+                engines.stop()
         bench.say(
             f"  {how.name} {name}: {result.complete}/{STREAMS} complete, {result.exact} exact, gap {result.gap_s:.3f} s"
         )
@@ -107,28 +108,29 @@ def main() -> int:
     """Run it."""
     bench = Bench("serve_failover", __doc__ or "", add_options)
     rounds = 1 if bench.options.quick else 5
-    folder = Path(tempfile.mkdtemp(prefix="closeranks-bench-"))
-    model = folder / "tiny.gguf"
-    write_tiny_model(model)
-    texts = undisturbed(model, folder)
     bars = []
-    for how, gap_bar_s in ((signal.SIGKILL, 0.15), (signal.SIGSTOP, 2.5 * 0.3)):
-        for name, found in measured(bench, model, how, rounds, texts).items():
-            if not found:
-                bench.say(f"{how.name} {name}: not installed")
-                continue
-            complete = [one.complete for one in found]
-            exact = "not known" if name == "Dynamo" else spelled([one.exact for one in found], "streams")
-            bench.say(
-                f"{how.name} {name}: complete {spelled(complete, 'streams')}, exact {exact}, longest gap of those that "
-                f"completed {spelled([one.gap_s for one in found], 'ms', 1000)}"
-            )
-            if name == "closeranks":
-                bars += [
-                    at_least(f"{how.name}: fewest complete of {STREAMS}", min(complete), STREAMS),
-                    at_least(f"{how.name}: fewest exact of {STREAMS}", min(one.exact for one in found), STREAMS),
-                    at_most(f"{how.name}: longest gap, s", statistics.median(o.gap_s for o in found), gap_bar_s),
-                ]
+    with tempfile.TemporaryDirectory(prefix="closeranks-bench-") as place:
+        folder = Path(place)
+        model = folder / "tiny.gguf"
+        write_tiny_model(model)
+        texts = undisturbed(model, folder)
+        for how, gap_bar_s in ((signal.SIGKILL, 0.15), (signal.SIGSTOP, 2.5 * 0.3)):
+            for name, found in measured(bench, model, how, rounds, texts).items():
+                if not found:
+                    bench.say(f"{how.name} {name}: not installed")
+                    continue
+                complete = [one.complete for one in found]
+                exact = "not known" if name == "Dynamo" else spelled([one.exact for one in found], "streams")
+                bench.say(
+                    f"{how.name} {name}: complete {spelled(complete, 'streams')}, exact {exact}, longest gap of those "
+                    f"that completed {spelled([one.gap_s for one in found], 'ms', 1000)}"
+                )
+                if name == "closeranks":
+                    bars += [
+                        at_least(f"{how.name}: fewest complete of {STREAMS}", min(complete), STREAMS),
+                        at_least(f"{how.name}: fewest exact of {STREAMS}", min(one.exact for one in found), STREAMS),
+                        at_most(f"{how.name}: longest gap, s", statistics.median(o.gap_s for o in found), gap_bar_s),
+                    ]
     return bench.finish(bars)
 
 
